@@ -1,0 +1,177 @@
+"""The contract of every deployment: what makes, lists and removes sandboxes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import ModuleType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from agentix.errors import SandboxNotFoundError
+from agentix.wire import READY_PREFIX
+
+__all__ = [
+    "DEFAULT_RUNTIME",
+    "Deployment",
+    "Sandbox",
+    "SandboxConfig",
+    "SandboxInfo",
+    "find_ready_url",
+]
+
+DEFAULT_RUNTIME = "agentix/runtime:0.1.0"
+"""The runtime image of this release."""
+
+
+def _reference(value: object) -> object:
+    """Turns a namespace module into the image reference that it carries as `__image__`."""
+    if not isinstance(value, ModuleType):
+        return value
+    image = getattr(value, "__image__", None)
+    if not isinstance(image, str):
+        raise ValueError(f"module {value.__name__} has no __image__: give its image reference")
+    return image
+
+
+ImageReference = Annotated[str, Field(min_length=1), BeforeValidator(_reference)]
+
+
+class SandboxConfig(BaseModel):
+    """What a sandbox is made of; unknown fields are refused.
+
+    An image reference means what the deployment makes of it: an image for Docker; a root
+    filesystem directory (the task image, `/` for the host's own) or a bundle for the local one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image: Annotated[str, Field(min_length=1)]
+    """The task image, used as it is."""
+    runtime: Annotated[str, Field(min_length=1)] = DEFAULT_RUNTIME
+    """The runtime image."""
+    namespaces: tuple[ImageReference, ...] = ()
+    """Namespace images, as references or as modules that carry `__image__`."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the sandbox, visible to commands and impls."""
+    network: Literal["bridge", "host", "none"] | None = None
+    """The network; the deployment's own default where it is not given."""
+    memory: Annotated[int, Field(ge=6 * 1024 * 1024)] | None = None
+    """The memory limit in bytes."""
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """How many processors' worth of time the sandbox may use."""
+    pids: Annotated[int, Field(gt=0)] | None = None
+    """How many processes and threads may live at once."""
+    user: Annotated[str, Field(min_length=1)] | None = None
+    """Who runs commands, as `name`, `uid` or `uid:gid`; the task image's own user by default."""
+    start_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    """Seconds from the start of the sandbox until it must accept calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A running sandbox, as its creator holds it."""
+
+    id: str
+    """The deployment's name for it."""
+    runtime_url: str
+    """Where its runtime listens: `http://host:port` or `unix:/path/of/the/socket`."""
+    token: str = field(repr=False)
+    """The bearer token that every call must carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxInfo:
+    """The state of a sandbox at one moment."""
+
+    id: str
+    """The deployment's name for it."""
+    image: str
+    """The task image that it was made from."""
+    status: Literal["starting", "running", "exited"]
+    """Whether its runtime lives."""
+    created_at: datetime
+    """When it was made, with its time zone."""
+    exit_code: int | None = None
+    """The exit code of a sandbox that has exited."""
+
+
+class Deployment(ABC):
+    """Makes sandboxes and takes them away again.
+
+    A deployment is an async context manager. Leaving it deletes every sandbox that it made, and
+    its sandboxes do not outlive the process that owns it, however that process ends. All methods
+    may be called concurrently.
+    """
+
+    @abstractmethod
+    async def create(self, config: SandboxConfig) -> Sandbox:
+        """Makes a sandbox and returns once its runtime accepts calls.
+
+        A call that fails or is cancelled leaves nothing behind.
+
+        Raises:
+            UsageError: The configuration asks for what this deployment can not give.
+            SandboxStartError: The sandbox ended or stayed silent before it was ready.
+            DeploymentError: An image is missing, or the machinery beneath failed.
+        """
+
+    @abstractmethod
+    async def delete(self, sandbox_id: str) -> None:
+        """Ends a sandbox and removes all that was made for it; cancellation waits for that.
+
+        Raises:
+            SandboxNotFoundError: This deployment has no such sandbox (or no longer).
+        """
+
+    @abstractmethod
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        """Tells the state of one sandbox of this deployment.
+
+        Raises:
+            SandboxNotFoundError: This deployment has no such sandbox (or no longer).
+        """
+
+    @abstractmethod
+    async def list(self) -> Sequence[SandboxInfo]:
+        """Tells the state of every sandbox of this deployment, the oldest first."""
+
+    @asynccontextmanager
+    async def session(self, config: SandboxConfig) -> AsyncIterator[Sandbox]:
+        """Gives a sandbox for the length of an `async with` block.
+
+        Raises:
+            DeploymentError: As `create` does.
+        """
+        sandbox = await self.create(config)
+        try:
+            yield sandbox
+        finally:
+            with suppress(SandboxNotFoundError):
+                await self.delete(sandbox.id)
+
+    @abstractmethod
+    async def __aenter__(self) -> Self:
+        """Makes the deployment ready for use."""
+
+    @abstractmethod
+    async def __aexit__(self, *exception: Any) -> None:
+        """Deletes every sandbox that this deployment made."""
+
+
+async def find_ready_url(lines: AsyncIterable[bytes]) -> str | None:
+    """Reads what a runtime prints until it is ready, and gives the URL that it listens on.
+
+    Args:
+        lines: The standard output of the runtime, split at line ends.
+
+    Returns:
+        The URL, or `None` where the output ended first.
+    """
+    prefix = READY_PREFIX.encode()
+    async for line in lines:
+        if line.startswith(prefix):
+            return line[len(prefix) :].decode().strip()
+    return None
