@@ -12,6 +12,7 @@ __all__ = [
     "READY_PREFIX",
     "SSE",
     "ErrorBody",
+    "ExecExit",
     "ExecOutput",
     "ExecRequest",
     "ExecResult",
@@ -87,15 +88,11 @@ class ExecRequest(BaseModel):
     """Bytes kept of each of stdout and stderr; the runtime's own cap where it is not given."""
 
 
-class ExecResult(BaseModel):
-    """The outcome of a command: its failure is data, not an error."""
+class ExecExit(BaseModel):
+    """How a command ended: its failure is data, not an error. The data of an `exit` event."""
 
     exit_code: int
     """The exit code; the negated signal number where a signal ended it."""
-    stdout: str
-    """What was kept of standard output; bytes that are not UTF-8 become U+FFFD."""
-    stderr: str
-    """What was kept of standard error."""
     timed_out: bool = False
     """Whether the time limit ended the command."""
     stdout_truncated: bool = False
@@ -108,8 +105,17 @@ class ExecResult(BaseModel):
     """How many bytes the command wrote to standard error."""
 
 
+class ExecResult(ExecExit):
+    """How a command ended and what it printed; bytes that are not UTF-8 become U+FFFD."""
+
+    stdout: str = ""
+    """What was kept of standard output."""
+    stderr: str = ""
+    """What was kept of standard error."""
+
+
 class ExecOutput(BaseModel):
-    """A piece of output, as the data of an SSE event named `stdout` or `stderr`."""
+    """A piece of output: the event's name says the stream, the event's data is `{"text": ...}`."""
 
     stream: Literal["stdout", "stderr"]
     """Which of the two it came from."""

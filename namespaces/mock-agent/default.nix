@@ -1,0 +1,7 @@
+{
+  pkgs ? import <nixpkgs> { },
+}:
+import ../../nix/namespace.nix {
+  inherit pkgs;
+  source = ./.;
+}
