@@ -1,0 +1,126 @@
+"""Closures: what real Nix builds from an expression, with everything it needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+NIX = Path(__file__).resolve().parent
+OFFLINE = NIX / "offline"
+STORE = Path("/nix/store")
+DAEMON_SOCKET = Path("/nix/var/nix/daemon-socket/socket")
+
+
+class BuildError(Exception):
+    """A program that the build consists of failed, or is missing."""
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A built store path and all the store paths it refers to."""
+
+    entry: Path
+    requirements: tuple[Path, ...]
+    """The other paths, sorted."""
+    root: Path
+    """Where the store lies on disk: `/`, or a directory that stands for it."""
+
+    def physical(self, path: Path) -> Path:
+        """Find a store path on disk."""
+        return self.root / path.relative_to("/")
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every path of the closure."""
+        return (*self.requirements, self.entry)
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Nix, set up for a package set and a store.
+
+    With `nixpkgs` false the package set is the offline one, and Nix runs on a
+    configuration of our own. `store` None is the machine's store.
+    """
+
+    cache: Path
+    nixpkgs: bool = False
+    store: Path | None = None
+    strict: bool = False
+    """Fail where the mirror has dropped a locked file, instead of taking a newer one."""
+
+    def build(self, expressions: Sequence[Path], *options: str) -> list[Closure]:
+        """Build expressions and return their closures, in the same order.
+
+        Raises:
+            BuildError: Fetching or building failed.
+        """
+        if not self.nixpkgs:
+            self._fetch()
+        paths = self._run("nix-build", "--no-out-link", *options, *map(str, expressions))
+        return [self._closure(Path(path)) for path in paths.split()]
+
+    def _fetch(self) -> None:
+        command = [sys.executable, str(OFFLINE / "fetch.py"), "--cache", str(self._sources)]
+        if not self.strict:
+            command += ["--newer-to", str(self._newer_lock)]
+        run(command)
+
+    def _closure(self, entry: Path) -> Closure:
+        paths = self._run("nix-store", "--query", "--requisites", str(entry))
+        requirements = tuple(sorted(path for path in map(Path, paths.split()) if path != entry))
+        return Closure(entry, requirements, self.store or Path("/"))
+
+    def _run(self, program: str, *arguments: str) -> str:
+        store = ["--store", str(self.store)] if self.store else []
+        search = [] if program != "nix-build" else ["-I", f"agentix={NIX}"]
+        if program == "nix-build" and not self.nixpkgs:
+            search += ["-I", f"nixpkgs={OFFLINE}"]
+        return run([program, *store, *search, *arguments], {**os.environ, **self._environment()})
+
+    def _environment(self) -> dict[str, str]:
+        if self.nixpkgs:
+            return {}
+        newer = {"AGENTIX_OFFLINE_LOCK": str(self._newer_lock)} if self._newer_lock.exists() else {}
+        return {
+            "AGENTIX_OFFLINE_CACHE": str(self._sources),
+            "NIX_CONF_DIR": str(OFFLINE),
+            "NIX_USER_CONF_FILES": str(OFFLINE / "nix.conf"),
+            **newer,
+        }
+
+    @property
+    def _sources(self) -> Path:
+        return self.cache / "offline"
+
+    @property
+    def _newer_lock(self) -> Path:
+        return self._sources / "newer-lock.json"
+
+
+def default_store(cache: Path) -> Path | None:
+    """Choose the machine's store where this user may build in it, else one in the cache."""
+    if os.geteuid() == 0 or os.access(STORE, os.W_OK) or DAEMON_SOCKET.exists():
+        return None
+    return cache / "nix"
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run a program, its messages going to standard error, and return its output.
+
+    Raises:
+        BuildError: It is missing or failed.
+    """
+    try:
+        finished = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        )
+    except FileNotFoundError as error:
+        raise BuildError(f"{command[0]} is not installed; see .ci/machine for what is") from error
+    if finished.returncode != 0:
+        raise BuildError(f"`{' '.join(command)}` failed with exit code {finished.returncode}")
+    return finished.stdout

@@ -1,0 +1,70 @@
+# The runtime: one Python process that serves a sandbox, and the shell that
+# starts it.
+#
+#   bin/start           serves, as AGENTIX_* in the environment says
+#   bin/sh              a static shell, for task images that have none
+#   lib/.../agentix     our own packages, merged into one import package
+{
+  pkgs ? import <nixpkgs> { },
+}:
+let
+  inherit (builtins)
+    concatMap
+    filter
+    fromTOML
+    head
+    map
+    match
+    readFile
+    ;
+
+  project = package: (fromTOML (readFile (package + "/pyproject.toml"))).project;
+  packages = [
+    ../packages/agentix-core
+    ../packages/agentix-runtime
+  ];
+  requirementName = requirement: head (match "([A-Za-z0-9_-]+).*" requirement);
+  requirements = filter (name: match "agentix-.*" name == null) (
+    map requirementName (concatMap (package: (project package).dependencies) packages)
+  );
+
+  python = pkgs.python313;
+  environment = python.withPackages (available: map (name: available.${name}) requirements);
+in
+pkgs.runCommand "agentix-runtime"
+  {
+    sources = map (package: import ./source.nix (package + "/src")) packages;
+    shell = import ./static-shell.nix { inherit pkgs; };
+    inherit environment;
+    inherit (python) interpreter sitePackages;
+    standardLibrary = "${python}/lib/python${python.pythonVersion}";
+  }
+  ''
+    mkdir -p $out/bin $out/$sitePackages
+    cp $shell/bin/sh $out/bin/sh
+
+    for source in $sources; do
+      cp -R $source/. $out/$sitePackages/
+      chmod -R u+w $out/$sitePackages
+    done
+    $interpreter -s -P -S -m compileall -q -j 1 --invalidation-mode unchecked-hash $out/$sitePackages
+
+    # No `site`, nothing of the task image's environment, and every directory of
+    # the search path named: start-up looks nowhere else.
+    cat >$out/bin/start <<END
+    #!$out/bin/sh
+    unset LD_PRELOAD LD_LIBRARY_PATH
+    exec $interpreter -I -S -X utf8 -c '
+    import sys
+    sys.path[:] = [
+        "$standardLibrary",
+        "$standardLibrary/lib-dynload",
+        "$environment/$sitePackages",
+        "$out/$sitePackages",
+    ]
+    from agentix.runtime.__main__ import main
+    main()
+    ' "\$@"
+    END
+    chmod 755 $out/bin/start
+  ''
