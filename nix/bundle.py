@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
-from closures import Closure
+from nix.closures import Closure
 
 
 def write_bundle(closure: Closure, directory: Path) -> None:
@@ -39,8 +40,7 @@ def copy_store_path(source: Path, destination: Path) -> None:
     remove(partial)
     if source.is_dir():
         shutil.copytree(source, partial, symlinks=True)
-        for folder, _, _ in os.walk(partial):
-            os.chmod(folder, 0o755)
+        make_writable(partial)
     else:
         shutil.copy2(source, partial, follow_symlinks=False)
     partial.rename(destination)
@@ -50,7 +50,7 @@ def point_entry(directory: Path, name: str) -> None:
     """Make `entry` lead to a store path of the bundle."""
     entry = directory / "entry"
     target = f"store/{name}"
-    if entry.is_symlink() and os.readlink(entry) == target:
+    if entry.is_symlink() and entry.readlink() == Path(target):
         return
     link = directory / ".entry.partial"
     link.unlink(missing_ok=True)
@@ -58,11 +58,16 @@ def point_entry(directory: Path, name: str) -> None:
     link.replace(entry)
 
 
+def make_writable(tree: Path) -> None:
+    """Let the owner of a copied tree change its directories, which the store forbids."""
+    for folder, _, _ in os.walk(tree):
+        Path(folder).chmod(stat.S_IRWXU | 0o055)
+
+
 def remove(path: Path) -> None:
     """Remove a file or a tree, if it is there."""
     if path.is_dir() and not path.is_symlink():
-        for folder, _, _ in os.walk(path):
-            os.chmod(folder, 0o755)
+        make_writable(path)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from closures import Closure
+from nix.closures import Closure
 
 CREATED = "1970-01-01T00:00:01Z"
 MODIFIED = 1
@@ -44,9 +43,10 @@ def write_image_archive(
     destination.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=destination.parent) as temporary:
         folder = Path(temporary)
+        entry_target = f"store/{closure.entry.name}"
         layers = [
             write_layer(closure, closure.requirements, None, folder / "requirements.tar"),
-            write_layer(closure, [closure.entry], f"store/{closure.entry.name}", folder / "entry.tar"),
+            write_layer(closure, [closure.entry], entry_target, folder / "entry.tar"),
         ]
         configuration = image_configuration(layers, labels)
         archive = folder / "image.tar"
@@ -99,8 +99,8 @@ def add_tree(layer: tarfile.TarFile, path: Path, name: str) -> None:
         with path.open("rb") as file:
             layer.addfile(member, file)
     if member.isdir():
-        for child in sorted(os.listdir(path)):
-            add_tree(layer, path / child, f"{name}/{child}")
+        for child in sorted(path.iterdir()):
+            add_tree(layer, child, f"{name}/{child.name}")
 
 
 def timeless(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -128,9 +128,7 @@ def image_configuration(layers: Sequence[Layer], labels: Mapping[str, str]) -> b
     return json.dumps(configuration, sort_keys=True).encode()
 
 
-def write_archive(
-    path: Path, configuration: bytes, layers: Sequence[Layer], tag: str
-) -> None:
+def write_archive(path: Path, configuration: bytes, layers: Sequence[Layer], tag: str) -> None:
     """Write the archive itself: configuration, layers and the manifest that names them."""
     configuration_name = f"{digest(configuration)}.json"
     manifest = [

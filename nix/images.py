@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 """Build the runtime and the namespaces into images and bundles.
 
-    images.py bundles [IMAGE ...]     directories for deployments without Docker
-    images.py archives [IMAGE ...]    archives for `docker load`
-    images.py load [IMAGE ...]        the same, loaded into Docker and tagged
-    images.py closures [IMAGE ...]    nothing but the store paths, printed
+    python3 -m nix.images bundles [IMAGE ...]     directories for deployments without Docker
+    python3 -m nix.images archives [IMAGE ...]    archives for `docker load`
+    python3 -m nix.images load [IMAGE ...]        the same, loaded into Docker and tagged
+    python3 -m nix.images closures [IMAGE ...]    nothing but the store paths, printed
 
 IMAGE is `runtime`, the name of a directory in `namespaces/`, or the path of any
 directory that holds a namespace's `default.nix` and `manifest.json`; without any,
@@ -29,9 +28,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle import write_bundle
-from closures import NIX, BuildError, Builder, Closure, default_store, run
-from image_archive import write_image_archive
+from nix.bundle import write_bundle
+from nix.closures import NIX, Builder, BuildError, Closure, default_store, run
+from nix.image_archive import write_image_archive
 
 REPOSITORY = NIX.parent
 NAMESPACES = REPOSITORY / "namespaces"
@@ -174,7 +173,9 @@ def exclusive(cache: Path) -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build what the command line names."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python3 -m nix.images",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=("bundles", "archives", "load", "closures"))
     parser.add_argument("images", nargs="*", metavar="IMAGE")
@@ -196,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with exclusive(cache):
             build(options.command, find_images(options.images), builder)
     except BuildError as error:
-        print(f"images.py: {error}", file=sys.stderr)
+        print(f"nix.images: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The files that the offline package set is made of: fetch what the lock names, or refresh the lock.
+"""The files that the offline package set is made of: fetched by a lock, or locked anew.
 
     fetch.py                    download what `lock.json` names into the cache
     fetch.py --refresh          resolve again and rewrite `lock.json`
@@ -175,7 +175,10 @@ def fetch_wheels(lock: Lock, cache: Path) -> None:
         )
     )
     download_wheels(
-        ["--no-deps", "--require-hashes", "--requirement", str(requirements)], lock.python, folder, cache
+        ["--no-deps", "--require-hashes", "--requirement", str(requirements)],
+        lock.python,
+        folder,
+        cache,
     )
     verify(lock.wheels, missing, folder)
 
@@ -470,7 +473,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--refresh", action="store_true", help="resolve again and rewrite the lock")
-    parser.add_argument("--newer-to", type=Path, metavar="FILE", help="where a substitute lock goes")
+    parser.add_argument(
+        "--newer-to", type=Path, metavar="FILE", help="where a substitute lock goes"
+    )
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="where the files go")
     parser.add_argument("--lock", type=Path, default=DEFAULT_LOCK, help="the lock file")
     options = parser.parse_args(arguments)
