@@ -22,13 +22,14 @@ pkgs.runCommand "agentix-namespace-${manifest.name}"
     shell = import ./static-shell.nix { inherit pkgs; };
     inherit packages;
     inherit (python) interpreter;
+    compile = import ./compile-python.nix python.interpreter;
   }
   ''
     mkdir -p $out/python
     cp -R $source/agentix_namespaces $out/python/
     cp $source/manifest.json $out/manifest.json
     chmod -R u+w $out
-    $interpreter -s -P -S -m compileall -q -j 1 --invalidation-mode unchecked-hash $out/python
+    $compile $out/python
 
     if [ -d $source/bin ] || [ -n "$packages" ]; then
       mkdir $out/bin

@@ -37,6 +37,7 @@ pkgs.runCommand "agentix-runtime"
     shell = import ./static-shell.nix { inherit pkgs; };
     inherit environment;
     inherit (python) interpreter sitePackages;
+    compile = import ./compile-python.nix python.interpreter;
     standardLibrary = "${python}/lib/python${python.pythonVersion}";
   }
   ''
@@ -47,7 +48,7 @@ pkgs.runCommand "agentix-runtime"
       cp -R $source/. $out/$sitePackages/
       chmod -R u+w $out/$sitePackages
     done
-    $interpreter -s -P -S -m compileall -q -j 1 --invalidation-mode unchecked-hash $out/$sitePackages
+    $compile $out/$sitePackages
 
     # No `site`, nothing of the task image's environment, and every directory of
     # the search path named: start-up looks nowhere else.

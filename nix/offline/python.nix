@@ -11,7 +11,7 @@ let
   version = lock.python;
   standardLibrary = "lib/python${version}";
   sitePackages = "${standardLibrary}/site-packages";
-  compile = "-s -P -S -m compileall -q -j 1 --invalidation-mode unchecked-hash";
+  compileWith = import ../compile-python.nix;
 
   interpreter =
     runCommand "python3-${sources.storeName lock.debian."python${version}-minimal".version}"
@@ -23,7 +23,8 @@ let
         ];
         inherit (libraries) loader searchPath;
         program = "bin/python${version}";
-        inherit compile standardLibrary version;
+        compile = compileWith "bin/python${version}";
+        inherit standardLibrary version;
       }
       ''
         mkdir unpacked
@@ -46,7 +47,7 @@ let
           link_library $module $searchPath
         done
         require_libraries $searchPath $program $standardLibrary/lib-dynload/*.so
-        $program $compile $out/$standardLibrary
+        $compile $out/$standardLibrary
       '';
 
   # The wheels that the named ones need, themselves included.
@@ -63,7 +64,8 @@ let
       {
         wheels = map sources.wheel (withRequirements names);
         inherit (libraries) searchPath;
-        inherit compile interpreter sitePackages;
+        compile = compileWith "${interpreter}/bin/python3";
+        inherit interpreter sitePackages;
       }
       ''
         mkdir -p $out/$sitePackages $out/bin
@@ -75,7 +77,7 @@ let
           require_libraries $searchPath $library
           link_library $library $searchPath
         done
-        $interpreter/bin/python3 $compile $out/$sitePackages
+        $compile $out/$sitePackages
       '';
 in
 interpreter

@@ -22,7 +22,7 @@ derivation (
         for tool in $(${bootstrap}/busybox --list); do
           ln -s ${bootstrap}/busybox tools/$tool
         done
-        export PATH=$PWD/tools:${bootstrap} LC_ALL=C PYTHONHASHSEED=0
+        export PATH=$PWD/tools:${bootstrap} LC_ALL=C
         umask 022
         . ${./functions.sh}
         eval "$script"
