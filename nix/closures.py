@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 NIX = Path(__file__).resolve().parent
@@ -79,7 +80,7 @@ class Builder:
         store = ["--store", str(self.store)] if self.store else []
         search = [] if program != "nix-build" else ["-I", f"agentix={NIX}"]
         if program == "nix-build" and not self.nixpkgs:
-            search += ["-I", f"nixpkgs={OFFLINE}"]
+            search += ["-I", f"nixpkgs={OFFLINE}", "--option", "sandbox", sandbox_setting()]
         return run([program, *store, *search, *arguments], {**os.environ, **self._environment()})
 
     def _environment(self) -> dict[str, str]:
@@ -107,6 +108,19 @@ def default_store(cache: Path) -> Path | None:
     if os.geteuid() == 0 or os.access(STORE, os.W_OK) or DAEMON_SOCKET.exists():
         return None
     return cache / "nix"
+
+
+@cache
+def sandbox_setting() -> str:
+    """Turn Nix's sandbox off where namespaces are forbidden, as in most containers.
+
+    The offline builds run on nothing but busybox and find nothing else either way.
+    """
+    probe = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "true"]
+    try:
+        return "true" if subprocess.run(probe, capture_output=True).returncode == 0 else "false"
+    except FileNotFoundError:
+        return "true"
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
