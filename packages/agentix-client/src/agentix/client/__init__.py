@@ -1,0 +1,7 @@
+"""The Agentix client: call functions inside a sandbox as if they were local."""
+
+from agentix.client.client import RuntimeClient
+from agentix.client.lease import Lease
+from agentix.client.stream import Stream
+
+__all__ = ["Lease", "RuntimeClient", "Stream"]

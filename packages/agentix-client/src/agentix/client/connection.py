@@ -1,0 +1,257 @@
+"""The connection to one runtime: where it listens, and what a failure to reach it means."""
+
+import io
+from collections.abc import AsyncIterable, Mapping
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from aiohttp import (
+    BaseConnector,
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+    UnixConnector,
+)
+from pydantic import ValidationError
+from yarl import URL
+
+from agentix.errors import RequestError, SandboxGoneError, UsageError
+from agentix.wire import ErrorBody
+
+__all__ = ["JSON", "UNARY_READ_BUFFER", "Body", "Connection"]
+
+Body: TypeAlias = bytes | AsyncIterable[bytes | memoryview]
+"""The body of a request, whole or in pieces."""
+
+JSON = {"Content-Type": "application/json"}
+"""The header of a body in JSON."""
+
+UNARY_READ_BUFFER = 64 * 1024
+"""Bytes that may wait unread of an answer: twice as many stop the reading from the socket."""
+
+KEEP_ALIVE = 20.0
+"""Seconds that an idle connection is kept, well below the runtime's 75: a connection that the
+runtime closes while the next call is on its way fails that call, which may have run."""
+
+LARGE_BODY = 1024 * 1024
+"""Bytes from which a body is sent in pieces, so that the event loop turns in between."""
+
+REASON_LIMIT = 500
+"""Characters of an unexpected answer that go into an error message."""
+
+
+class Connection:
+    """A pool of connections to one runtime; it opens as many as there are calls in flight.
+
+    Args:
+        url: `http://host:port`, `https://host:port` or `unix:/path/of/the/socket`.
+        token: The bearer token of the sandbox, sent with every request.
+        connect_timeout: Seconds for opening one connection.
+
+    Raises:
+        UsageError: The URL or the token can not be used.
+    """
+
+    def __init__(self, url: str, *, token: str | None, connect_timeout: float) -> None:
+        self.url = url
+        self._socket, self._base = _split(url)
+        self._urls: dict[str, URL] = {}
+        self._headers = _credentials(token)
+        self._timeout = ClientTimeout(total=None, sock_connect=connect_timeout)
+        self._session: ClientSession | None = None
+
+    async def open(self) -> None:
+        """Makes the connection usable; nothing is sent yet.
+
+        Raises:
+            UsageError: It is open already.
+        """
+        if self._session is not None:
+            raise UsageError(f"the client of {self.url} is entered already")
+        self._session = ClientSession(
+            connector=self._connector(),
+            timeout=self._timeout,
+            headers=self._headers,
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+        )
+
+    def _connector(self) -> BaseConnector:
+        if self._socket is None:
+            return TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
+        return UnixConnector(self._socket, limit=0, keepalive_timeout=KEEP_ALIVE)
+
+    async def close(self) -> None:
+        """Closes every connection; calls in flight fail with `SandboxGoneError`."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def session(self) -> ClientSession:
+        """Gives the open session.
+
+        Raises:
+            UsageError: The connection is not open.
+        """
+        if self._session is None:
+            raise UsageError(f"use the client in a block: `async with RuntimeClient({self.url!r})`")
+        return self._session
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Body | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        read_buffer: int = UNARY_READ_BUFFER,
+    ) -> ClientResponse:
+        """Sends a request and gives the answer, whatever its status, once its headers are there.
+
+        A POST is never sent twice: where a connection breaks before the answer, nobody can tell
+        whether the call has run. Redirects are not followed, which would carry the token away.
+
+        Raises:
+            SandboxGoneError: The runtime can not be reached, or went away.
+            UsageError: The connection is not open.
+        """
+        session = self.session()
+        url = self._url(path)
+        try:
+            return await session.request(
+                method,
+                url.with_query(query) if query else url,
+                data=_in_pieces(body),
+                headers=headers,
+                allow_redirects=False,
+                read_bufsize=read_buffer,
+            )
+        except (ClientError, OSError) as error:
+            raise self.gone(error) from error
+
+    def _url(self, path: str) -> URL:
+        """Gives the URL of an endpoint; each is put together once."""
+        if path not in self._urls:
+            self._urls[path] = self._base / path
+        return self._urls[path]
+
+    async def read(self, response: ClientResponse) -> bytes:
+        """Reads an answer to its end and frees the connection.
+
+        Raises:
+            SandboxGoneError: The answer broke off.
+        """
+        try:
+            return await response.read()
+        except (ClientError, OSError) as error:
+            raise self.gone(error) from error
+        finally:
+            response.release()
+
+    async def read_some(self, response: ClientResponse) -> bytes:
+        """Reads what has come of an answer, waiting for something to come; empty at its end.
+
+        Raises:
+            SandboxGoneError: The answer broke off; all that came before has been read.
+        """
+        try:
+            return await response.content.readany()
+        except (ClientError, OSError) as error:
+            # aiohttp raises before it hands out what came ahead of the break.
+            if left := response.content._read_nowait(-1):
+                return left
+            raise self.gone(error) from error
+
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Body | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Sends a request and reads the body of the answer, which must have status 200.
+
+        Raises:
+            RequestError: The runtime refused the request.
+            SandboxGoneError: The runtime can not be reached, or its answer is broken.
+        """
+        response = await self.request(method, path, body=body, headers=headers)
+        await self.expect(response, 200)
+        return await self.read(response)
+
+    async def expect(self, response: ClientResponse, status: int) -> None:
+        """Checks the status of an answer; the body of a refusal is read for its reason.
+
+        Raises:
+            RequestError: The runtime refused the request.
+            SandboxGoneError: The answer is one that a runtime does not give.
+        """
+        if response.status == status:
+            return
+        if response.status < 400:
+            response.close()
+            raise self.gone(f"it answered with status {response.status} instead of {status}")
+        raise self.refusal(response.status, await self.read(response))
+
+    def refusal(self, status: int, body: bytes) -> RequestError | SandboxGoneError:
+        """Makes the error that stands for an answer with an unexpected status."""
+        if 400 <= status < 500:
+            return RequestError(status, reason(body) or _shortened(body))
+        return self.gone(f"it answered with status {status}: {reason(body) or _shortened(body)}")
+
+    def gone(self, what: BaseException | str) -> SandboxGoneError:
+        """Makes the error that says that this runtime is gone, and what happened."""
+        if isinstance(what, BaseException):
+            what = f"{type(what).__name__}: {what}" if str(what) else type(what).__name__
+        return SandboxGoneError(f"the runtime at {self.url} is gone or broke off: {what}")
+
+    def nonsense(self, body: bytes) -> SandboxGoneError:
+        """Makes the error for an answer that is not what the protocol says."""
+        return self.gone(f"its answer is not of the protocol: {_shortened(body)}")
+
+
+def _in_pieces(body: Body | None) -> Body | io.BytesIO | None:
+    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
+
+
+def reason(body: bytes) -> str | None:
+    """Gives the reason in the body of a refusal, or `None` where the body has another form."""
+    try:
+        return ErrorBody.model_validate_json(body).error
+    except ValidationError:
+        return None
+
+
+def _shortened(body: bytes) -> str:
+    text = body[: 4 * REASON_LIMIT].decode(errors="replace")
+    return text if len(text) <= REASON_LIMIT else f"{text[:REASON_LIMIT]}..."
+
+
+def _split(url: str) -> tuple[str | None, URL]:
+    """Splits a runtime's URL into the path of its socket, if any, and the base of all requests."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return url.removeprefix("unix:").removeprefix("//"), URL("http://localhost")
+    plain = parts.scheme in ("http", "https") and parts.hostname and not parts.username
+    if not plain or parts.query or parts.fragment:
+        raise UsageError(
+            f"{url!r} is not the URL of a runtime: it is like http://host:port or unix:/path"
+        )
+    try:
+        return None, URL(url)
+    except ValueError as error:
+        raise UsageError(f"{url!r} is not the URL of a runtime: {error}") from error
+
+
+def _credentials(token: str | None) -> dict[str, str]:
+    if token is None:
+        return {}
+    if not (token.isascii() and token.isprintable() and token.strip() == token and token):
+        raise UsageError("a token is printable ASCII without spaces around it")
+    return {"Authorization": f"Bearer {token}"}
