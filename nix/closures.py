@@ -65,6 +65,13 @@ class Builder:
         paths = self._run("nix-build", "--no-out-link", *options, *map(str, expressions))
         return [self._closure(Path(path)) for path in paths.split()]
 
+    @property
+    def lock(self) -> Path:
+        """The lock in force: the committed one, unless its files have vanished."""
+        if self._newer_lock.exists() and not self.strict:
+            return self._newer_lock
+        return OFFLINE / "lock.json"
+
     def _fetch(self) -> None:
         command = [sys.executable, str(OFFLINE / "fetch.py"), "--cache", str(self._sources)]
         if not self.strict:
@@ -86,12 +93,11 @@ class Builder:
     def _environment(self) -> dict[str, str]:
         if self.nixpkgs:
             return {}
-        newer = {"AGENTIX_OFFLINE_LOCK": str(self._newer_lock)} if self._newer_lock.exists() else {}
         return {
             "AGENTIX_OFFLINE_CACHE": str(self._sources),
+            "AGENTIX_OFFLINE_LOCK": str(self.lock),
             "NIX_CONF_DIR": str(OFFLINE),
             "NIX_USER_CONF_FILES": str(OFFLINE / "nix.conf"),
-            **newer,
         }
 
     @property

@@ -214,16 +214,22 @@ def fetch_or_newer(committed: Path, newer: Path, cache: Path) -> None:
     """Fetch the committed lock's files, or those of a newer lock where they have vanished."""
     lock = Lock.read(committed)
     if newer.exists() and newer.stat().st_mtime > committed.stat().st_mtime:
+        warn(f"building with {newer} in place of {committed}, whose packages have vanished")
         return fetch(Lock.read(newer), cache)
     newer.unlink(missing_ok=True)
     try:
         fetch(lock, cache)
     except VanishedError as error:
-        print(f"WARNING: {error}", file=sys.stderr)
-        print(f"WARNING: building with the mirror's versions, locked in {newer}", file=sys.stderr)
+        warn(str(error))
+        warn(f"building with the mirror's versions, locked in {newer}")
         substitute = replace(lock, debian=resolve_debian(cache))
         fetch(substitute, cache)
         substitute.write(newer)
+
+
+def warn(message: str) -> None:
+    """Tell the user about something that is not as it should be."""
+    print(f"WARNING: {message}", file=sys.stderr)
 
 
 # Refreshing -----------------------------------------------------------------------------------
