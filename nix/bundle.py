@@ -17,7 +17,7 @@ from nix.closures import Closure
 
 
 def write_bundle(closure: Closure, directory: Path) -> None:
-    """Make the directory hold exactly the closure, copying only the paths it lacks.
+    """Makes the directory hold exactly the closure, copying only the paths it lacks.
 
     A store path appears complete or not at all, the entry changes in one step, and
     what the new closure does not need goes last.
@@ -35,7 +35,7 @@ def write_bundle(closure: Closure, directory: Path) -> None:
 
 
 def copy_store_path(source: Path, destination: Path) -> None:
-    """Copy a store path; its directories stay writable, so that their owner can delete them."""
+    """Copies a store path; its directories stay writable, so that their owner can delete them."""
     partial = destination.with_name(f".{destination.name}.partial")
     remove(partial)
     if source.is_dir():
@@ -47,7 +47,7 @@ def copy_store_path(source: Path, destination: Path) -> None:
 
 
 def point_entry(directory: Path, name: str) -> None:
-    """Make `entry` lead to a store path of the bundle."""
+    """Makes `entry` lead to a store path of the bundle."""
     entry = directory / "entry"
     target = f"store/{name}"
     if entry.is_symlink() and entry.readlink() == Path(target):
@@ -59,13 +59,13 @@ def point_entry(directory: Path, name: str) -> None:
 
 
 def make_writable(tree: Path) -> None:
-    """Let the owner of a copied tree change its directories, which the store forbids."""
+    """Lets the owner of a copied tree change its directories, which the store forbids."""
     for folder, _, _ in os.walk(tree):
         Path(folder).chmod(stat.S_IRWXU | 0o055)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a tree, if it is there."""
+    """Removes a file or a tree, if it is there."""
     if path.is_dir() and not path.is_symlink():
         make_writable(path)
         shutil.rmtree(path)

@@ -31,7 +31,7 @@ class Closure:
     """Where the store lies on disk: `/`, or a directory that stands for it."""
 
     def physical(self, path: Path) -> Path:
-        """Find a store path on disk."""
+        """Finds a store path on disk."""
         return self.root / path.relative_to("/")
 
     @property
@@ -55,7 +55,7 @@ class Builder:
     """Fail where the mirror has dropped a locked file, instead of taking a newer one."""
 
     def build(self, expressions: Sequence[Path], *options: str) -> list[Closure]:
-        """Build expressions and return their closures, in the same order.
+        """Builds expressions and returns their closures, in the same order.
 
         Raises:
             BuildError: Fetching or building failed.
@@ -110,7 +110,7 @@ class Builder:
 
 
 def default_store(cache: Path) -> Path | None:
-    """Choose the machine's store where this user may build in it, else one in the cache."""
+    """Chooses the machine's store where this user may build in it, else one in the cache."""
     if os.geteuid() == 0 or os.access(STORE, os.W_OK) or DAEMON_SOCKET.exists():
         return None
     return cache / "nix"
@@ -118,7 +118,7 @@ def default_store(cache: Path) -> Path | None:
 
 @cache
 def sandbox_setting() -> str:
-    """Turn Nix's sandbox off where namespaces are forbidden, as in most containers.
+    """Turns Nix's sandbox off where namespaces are forbidden, as in most containers.
 
     The offline builds run on nothing but busybox and find nothing else either way.
     """
@@ -130,7 +130,7 @@ def sandbox_setting() -> str:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a program, its messages going to standard error, and return its output.
+    """Runs a program, its messages going to standard error, and returns its output.
 
     Raises:
         BuildError: It is missing or failed.

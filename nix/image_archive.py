@@ -36,7 +36,7 @@ class Layer:
 def write_image_archive(
     closure: Closure, tag: str, labels: Mapping[str, str], destination: Path
 ) -> str:
-    """Write an archive for `docker load` and return the image's id.
+    """Writes an archive for `docker load` and returns the image's id.
 
     The entry has a layer of its own above what it needs, because it is what changes.
     """
@@ -58,7 +58,7 @@ def write_image_archive(
 def write_layer(
     closure: Closure, paths: Sequence[Path], entry_target: str | None, destination: Path
 ) -> Layer:
-    """Write store paths, and the entry link where it has a target, as a layer."""
+    """Writes store paths, and the entry link where it has a target, as a layer."""
     with tarfile.open(destination, "w", format=tarfile.PAX_FORMAT) as layer:
         for name in ("nix", "nix/store"):
             add_directory(layer, name)
@@ -71,7 +71,7 @@ def write_layer(
 
 
 def add_directory(layer: tarfile.TarFile, name: str) -> None:
-    """Add a directory."""
+    """Adds a directory."""
     member = tarfile.TarInfo(name)
     member.type = tarfile.DIRTYPE
     member.mode = 0o755
@@ -79,7 +79,7 @@ def add_directory(layer: tarfile.TarFile, name: str) -> None:
 
 
 def add_link(layer: tarfile.TarFile, name: str, target: str) -> None:
-    """Add a symbolic link."""
+    """Adds a symbolic link."""
     member = tarfile.TarInfo(name)
     member.type = tarfile.SYMTYPE
     member.mode = 0o777
@@ -88,7 +88,7 @@ def add_link(layer: tarfile.TarFile, name: str, target: str) -> None:
 
 
 def add_tree(layer: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add a file, a link or a directory with all it holds, in order of names."""
+    """Adds a file, a link or a directory with all it holds, in order of names."""
     member = timeless(layer.gettarinfo(path, name))
     if not member.isreg() and not member.islnk():
         layer.addfile(member)
@@ -104,7 +104,7 @@ def add_tree(layer: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def timeless(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Take owner and time off a member."""
+    """Takes owner and time off a member."""
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     member.mtime = MODIFIED
@@ -112,7 +112,7 @@ def timeless(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def image_configuration(layers: Sequence[Layer], labels: Mapping[str, str]) -> bytes:
-    """Describe the image; the digest of this is its id."""
+    """Describes the image; the digest of this is its id."""
     configuration = {
         "architecture": "amd64",
         "os": "linux",
@@ -129,7 +129,7 @@ def image_configuration(layers: Sequence[Layer], labels: Mapping[str, str]) -> b
 
 
 def write_archive(path: Path, configuration: bytes, layers: Sequence[Layer], tag: str) -> None:
-    """Write the archive itself: configuration, layers and the manifest that names them."""
+    """Writes the archive itself: configuration, layers and the manifest that names them."""
     configuration_name = f"{digest(configuration)}.json"
     manifest = [
         {
@@ -149,12 +149,12 @@ def write_archive(path: Path, configuration: bytes, layers: Sequence[Layer], tag
 
 
 def add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file with the given content."""
+    """Adds a file with the given content."""
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(timeless(member), BytesIO(content))
 
 
 def digest(content: bytes) -> str:
-    """Digest bytes as Docker does."""
+    """Digests bytes as Docker does."""
     return hashlib.sha256(content).hexdigest()

@@ -67,13 +67,13 @@ class Image:
 
 
 def runtime_image() -> Image:
-    """Describe the runtime's image."""
+    """Describes the runtime's image."""
     project = tomllib.loads(RUNTIME_PROJECT.read_text())["project"]
     return Image("runtime", project["version"], NIX / "runtime.nix")
 
 
 def namespace_image(directory: Path) -> Image:
-    """Describe the image of the namespace in a directory.
+    """Describes the image of the namespace in a directory.
 
     Raises:
         BuildError: The directory holds no namespace.
@@ -86,7 +86,7 @@ def namespace_image(directory: Path) -> Image:
 
 
 def find_images(names: Sequence[str]) -> list[Image]:
-    """Find the named images, or every image of this repository."""
+    """Finds the named images, or every image of this repository."""
     if not names:
         namespaces = sorted(path.parent for path in NAMESPACES.glob("*/default.nix"))
         return [runtime_image(), *map(namespace_image, namespaces)]
@@ -94,7 +94,7 @@ def find_images(names: Sequence[str]) -> list[Image]:
 
 
 def find_image(name: str) -> Image:
-    """Find one image by its name or its directory."""
+    """Finds one image by its name or its directory."""
     if name == "runtime":
         return runtime_image()
     if os.sep in name or name == ".":
@@ -111,7 +111,7 @@ class Archive:
 
 
 def ensure_archive(image: Image, closure: Closure, directory: Path) -> Archive:
-    """Write the image's archive, unless the one there is of the same closure.
+    """Writes the image's archive, unless the one there is of the same closure.
 
     A small file beside the archive tells which closure and image it is of.
     """
@@ -129,7 +129,7 @@ def ensure_archive(image: Image, closure: Closure, directory: Path) -> Archive:
 
 
 def ensure_loaded(image: Image, archive: Archive) -> None:
-    """Load an archive into Docker, unless its tag names that image already."""
+    """Loads an archive into Docker, unless its tag names that image already."""
     found = subprocess.run(
         ["docker", "image", "inspect", "--format", "{{.Id}}", image.tag],
         stdin=subprocess.DEVNULL,
@@ -142,7 +142,7 @@ def ensure_loaded(image: Image, archive: Archive) -> None:
 
 
 def build(command: str, images: Sequence[Image], builder: Builder) -> None:
-    """Build images and say what became of each, one line an image."""
+    """Builds images and says what became of each, one line an image."""
     closures = builder.build([image.expression for image in images])
     for image, closure in zip(images, closures, strict=True):
         match command:
@@ -163,7 +163,7 @@ def build(command: str, images: Sequence[Image], builder: Builder) -> None:
 
 @contextmanager
 def exclusive(cache: Path) -> Iterator[None]:
-    """Hold the cache, so that builds started at the same time take turns."""
+    """Holds the cache, so that builds started at the same time take turns."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -171,7 +171,7 @@ def exclusive(cache: Path) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what the command line names."""
+    """Builds what the command line names."""
     parser = argparse.ArgumentParser(
         prog="python3 -m nix.images",
         description=__doc__,

@@ -91,7 +91,7 @@ TASK_IMAGES: Mapping[str, Callable[[str], str]] = {
 def ensure_image(
     tag: str, docker_cli: str, filesystem: Callable[[], Path], changes: Sequence[str] = ()
 ) -> str:
-    """Import a root filesystem as an image, unless its tag is there already."""
+    """Imports a root filesystem as an image, unless its tag is there already."""
     if subprocess.run([docker_cli, "image", "inspect", tag], capture_output=True).returncode == 0:
         return tag
     options = [option for change in changes for option in ("--change", change)]
@@ -100,7 +100,7 @@ def ensure_image(
 
 
 def busybox_filesystem() -> Path:
-    """Pack a static busybox, with a link for each of its tools."""
+    """Packs a static busybox, with a link for each of its tools."""
     program = shutil.which("busybox")
     if program is None:
         raise FileNotFoundError("busybox is not installed; install busybox-static")
@@ -114,7 +114,7 @@ def busybox_filesystem() -> Path:
 
 
 def scratch_filesystem() -> Path:
-    """Pack one text file."""
+    """Packs one text file."""
     path = archive_path("scratch")
     content = b"This image has nothing to run.\n"
     with tarfile.open(path, "w") as archive:
@@ -125,7 +125,7 @@ def scratch_filesystem() -> Path:
 
 
 def debian_filesystem() -> Path:
-    """Unpack Debian packages into a root filesystem, once."""
+    """Unpacks Debian packages into a root filesystem, once."""
     path = archive_path("debian")
     if not path.exists():
         unpack_packages(DEBIAN_PACKAGES, path)
@@ -133,7 +133,7 @@ def debian_filesystem() -> Path:
 
 
 def musl_filesystem() -> Path:
-    """Unpack Debian's musl and static busybox, once, and link busybox's tools."""
+    """Unpacks Debian's musl and static busybox, once, and links busybox's tools."""
     path = archive_path("musl")
     if not path.exists():
         unpack_packages(MUSL_PACKAGES, path)
@@ -144,7 +144,7 @@ def musl_filesystem() -> Path:
 
 
 def unpack_packages(packages: Sequence[str], path: Path) -> None:
-    """Unpack packages and what they need from the mirror this machine uses."""
+    """Unpacks packages and what they need from the mirror this machine uses."""
     partial = path.with_suffix(".partial.tar")
     include = f"--include={','.join(packages)}"
     source = f"deb {debian_mirror()} {SUITE} main"
@@ -153,7 +153,7 @@ def unpack_packages(packages: Sequence[str], path: Path) -> None:
 
 
 def debian_mirror() -> str:
-    """Find the Debian mirror that this machine's apt is set to."""
+    """Finds the Debian mirror that this machine's apt is set to."""
     targets = run(["apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)"])
     for line in targets.splitlines():
         origin, label, uri = line.split(maxsplit=2)
@@ -163,13 +163,13 @@ def debian_mirror() -> str:
 
 
 def archive_path(name: str) -> Path:
-    """Name an archive in the cache."""
+    """Names an archive in the cache."""
     CACHE.mkdir(parents=True, exist_ok=True)
     return CACHE / f"{name}-1.tar"
 
 
 def add_directories(archive: tarfile.TarFile) -> None:
-    """Add the directories that programs expect."""
+    """Adds the directories that programs expect."""
     for name, mode in {"bin": 0o755, "etc": 0o755, "opt": 0o755, "tmp": 0o1777}.items():
         member = tarfile.TarInfo(name)
         member.type = tarfile.DIRTYPE
@@ -178,7 +178,7 @@ def add_directories(archive: tarfile.TarFile) -> None:
 
 
 def add_links(archive: tarfile.TarFile, tools: Sequence[str]) -> None:
-    """Link busybox's tools beside it."""
+    """Links busybox's tools beside it."""
     for tool in tools:
         if tool == "busybox":
             continue
@@ -189,7 +189,7 @@ def add_links(archive: tarfile.TarFile, tools: Sequence[str]) -> None:
 
 
 def run(command: Sequence[str]) -> str:
-    """Run a program and return its output; what it says on failure is in the error."""
+    """Runs a program and returns its output; what it says on failure is in the error."""
     finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if finished.returncode != 0:
         raise RuntimeError(f"`{' '.join(command)}` failed:\n{finished.stderr}")

@@ -102,7 +102,7 @@ class Lock:
 
     @classmethod
     def read(cls, path: Path) -> Lock:
-        """Read a lock file."""
+        """Reads a lock file."""
         content = json.loads(path.read_text())
         return cls(
             suite=content["suite"],
@@ -112,12 +112,12 @@ class Lock:
         )
 
     def write(self, path: Path) -> None:
-        """Write the lock with names in order, so that a refresh shows only what changed."""
+        """Writes the lock with names in order, so that a refresh shows only what changed."""
         path.write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
 
 
 def read_locked_file(entry: Mapping[str, str | list[str]]) -> LockedFile:
-    """Read one entry of a lock file."""
+    """Reads one entry of a lock file."""
     return LockedFile(
         version=str(entry["version"]),
         file=str(entry["file"]),
@@ -130,7 +130,7 @@ def read_locked_file(entry: Mapping[str, str | list[str]]) -> LockedFile:
 
 
 def fetch(lock: Lock, cache: Path) -> None:
-    """Download the locked files that the cache lacks.
+    """Downloads the locked files that the cache lacks.
 
     Raises:
         VanishedError: The mirror has dropped a locked version.
@@ -142,7 +142,7 @@ def fetch(lock: Lock, cache: Path) -> None:
 
 
 def fetch_debian(lock: Lock, cache: Path) -> None:
-    """Download the locked Debian packages that the cache lacks."""
+    """Downloads the locked Debian packages that the cache lacks."""
     folder = cache / "debian"
     missing = lacking(lock.debian, folder)
     if not missing:
@@ -161,7 +161,7 @@ def fetch_debian(lock: Lock, cache: Path) -> None:
 
 
 def fetch_wheels(lock: Lock, cache: Path) -> None:
-    """Download the locked wheels that the cache lacks."""
+    """Downloads the locked wheels that the cache lacks."""
     folder = cache / "wheels"
     missing = lacking(lock.wheels, folder)
     if not missing:
@@ -184,18 +184,18 @@ def fetch_wheels(lock: Lock, cache: Path) -> None:
 
 
 def lacking(files: Mapping[str, LockedFile], folder: Path) -> list[str]:
-    """Name the locked files that the folder does not hold."""
+    """Names the locked files that the folder does not hold."""
     return [name for name, entry in files.items() if not matches(entry, folder)]
 
 
 def matches(entry: LockedFile, folder: Path) -> bool:
-    """Tell whether the folder holds the locked file, unchanged."""
+    """Tells whether the folder holds the locked file, unchanged."""
     path = folder / entry.file
     return path.is_file() and sha256(path) == entry.sha256
 
 
 def verify(files: Mapping[str, LockedFile], names: Iterable[str], folder: Path) -> None:
-    """Check downloads against the lock."""
+    """Checks downloads against the lock."""
     for name in names:
         if not matches(files[name], folder):
             raise FetchError(
@@ -205,13 +205,13 @@ def verify(files: Mapping[str, LockedFile], names: Iterable[str], folder: Path) 
 
 
 def sha256(path: Path) -> str:
-    """Digest a file."""
+    """Digests a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fetch_or_newer(committed: Path, newer: Path, cache: Path) -> None:
-    """Fetch the committed lock's files, or those of a newer lock where they have vanished."""
+    """Fetches the committed lock's files, or those of a newer lock where they have vanished."""
     lock = Lock.read(committed)
     if newer.exists() and newer.stat().st_mtime > committed.stat().st_mtime:
         warn(f"building with {newer} in place of {committed}, whose packages have vanished")
@@ -228,7 +228,7 @@ def fetch_or_newer(committed: Path, newer: Path, cache: Path) -> None:
 
 
 def warn(message: str) -> None:
-    """Tell the user about something that is not as it should be."""
+    """Tells the user about something that is not as it should be."""
     print(f"WARNING: {message}", file=sys.stderr)
 
 
@@ -236,12 +236,12 @@ def warn(message: str) -> None:
 
 
 def refresh(cache: Path) -> Lock:
-    """Resolve the newest versions, download them, and return their lock."""
+    """Resolves the newest versions, downloads them, and returns their lock."""
     return Lock(SUITE, PYTHON, debian=resolve_debian(cache), wheels=resolve_wheels(cache))
 
 
 def resolve_debian(cache: Path) -> dict[str, LockedFile]:
-    """Lock the suite's present versions of the Debian packages."""
+    """Locks the suite's present versions of the Debian packages."""
     apt = PrivateApt(cache / "apt", SUITE)
     apt.update()
     folder = cache / "debian"
@@ -250,7 +250,7 @@ def resolve_debian(cache: Path) -> dict[str, LockedFile]:
 
 
 def resolve_wheels(cache: Path) -> dict[str, LockedFile]:
-    """Lock the newest wheels that satisfy our packages' requirements."""
+    """Locks the newest wheels that satisfy our packages' requirements."""
     with TemporaryDirectory(dir=cache) as temporary:
         folder = Path(temporary)
         download_wheels([*runtime_requirements(), *BUILD_REQUIREMENTS], PYTHON, folder, cache)
@@ -259,7 +259,7 @@ def resolve_wheels(cache: Path) -> dict[str, LockedFile]:
 
 
 def runtime_requirements() -> list[str]:
-    """Collect the third-party requirements of the packages that the runtime ships."""
+    """Collects the third-party requirements of the packages that the runtime ships."""
     requirements: list[str] = []
     for package in PYTHON_PACKAGES:
         project = tomllib.loads((REPOSITORY / "packages" / package / "pyproject.toml").read_text())
@@ -268,7 +268,7 @@ def runtime_requirements() -> list[str]:
 
 
 def locked_wheel(wheel: Path, names: set[str]) -> LockedFile:
-    """Lock one wheel; requirements that were not downloaded belong to other platforms or extras."""
+    """Locks one wheel; requirements that were not downloaded belong to other platforms or extras."""
     metadata = wheel_metadata(wheel)
     required = {requirement_name(line) for line in metadata.get_all("Requires-Dist", [])}
     return LockedFile(
@@ -280,7 +280,7 @@ def locked_wheel(wheel: Path, names: set[str]) -> LockedFile:
 
 
 def requirement_name(requirement: str) -> str:
-    """Take the name off a requirement; one that an extra asks for has none."""
+    """Takes the name off a requirement; one that an extra asks for has none."""
     if re.search(r"extra\s*==", requirement):
         return ""
     found = re.match(r"[A-Za-z0-9._-]+", requirement)
@@ -288,12 +288,12 @@ def requirement_name(requirement: str) -> str:
 
 
 def normalized(name: str) -> str:
-    """Normalize a distribution's name as PEP 503 does."""
+    """Normalizes a distribution's name as PEP 503 does."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def wheel_metadata(wheel: Path) -> Message:
-    """Read a wheel's METADATA."""
+    """Reads a wheel's METADATA."""
     with zipfile.ZipFile(wheel) as archive:
         member = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return Parser().parsestr(archive.read(member).decode())
@@ -303,7 +303,7 @@ def wheel_metadata(wheel: Path) -> Message:
 
 
 def write_bootstrap(lock: Lock, cache: Path) -> None:
-    """Take the two static programs out of their packages."""
+    """Takes the two static programs out of their packages."""
     folder = cache / "bootstrap"
     folder.mkdir(parents=True, exist_ok=True)
     busybox = debian_member(cache / "debian" / lock.debian["busybox-static"].file, "bin/busybox")
@@ -313,7 +313,7 @@ def write_bootstrap(lock: Lock, cache: Path) -> None:
 
 
 def write_program(path: Path, content: bytes) -> None:
-    """Write an executable file, unless it is there already."""
+    """Writes an executable file, unless it is there already."""
     if path.is_file() and path.read_bytes() == content:
         return
     path.write_bytes(content)
@@ -321,7 +321,7 @@ def write_program(path: Path, content: bytes) -> None:
 
 
 def debian_member(package: Path, suffix: str) -> bytes:
-    """Read one file of a Debian package."""
+    """Reads one file of a Debian package."""
     with tarfile.open(fileobj=BytesIO(archive_member(package, "data.tar")), mode="r:*") as data:
         member = next(entry for entry in data if entry.isfile() and entry.name.endswith(suffix))
         file = data.extractfile(member)
@@ -330,7 +330,7 @@ def debian_member(package: Path, suffix: str) -> bytes:
 
 
 def archive_member(package: Path, prefix: str) -> bytes:
-    """Read one member of an `ar` archive: 60-byte headers, contents padded to even lengths."""
+    """Reads one member of an `ar` archive: 60-byte headers, contents padded to even lengths."""
     content = package.read_bytes()
     position = len(b"!<arch>\n")
     while position < len(content):
@@ -344,7 +344,7 @@ def archive_member(package: Path, prefix: str) -> bytes:
 
 
 def wheel_member(wheel: Path, suffix: str) -> bytes:
-    """Read one file of a wheel."""
+    """Reads one file of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return archive.read(next(name for name in archive.namelist() if name.endswith(suffix)))
 
@@ -360,7 +360,7 @@ class PrivateApt:
         self._suite = suite
 
     def update(self) -> None:
-        """Write the configuration and download the package lists."""
+        """Writes the configuration and downloads the package lists."""
         for name in ("state/lists/partial", "cache/archives/partial"):
             (self._folder / name).mkdir(parents=True, exist_ok=True)
         (self._folder / "status").write_text("")
@@ -371,16 +371,16 @@ class PrivateApt:
         self._run("apt-get", "update", "-q")
 
     def candidate(self, name: str) -> str:
-        """Tell which version the mirror has."""
+        """Tells which version the mirror has."""
         return self._record(name)["Version"]
 
     def download(self, names: Sequence[str], folder: Path) -> None:
-        """Download packages into a folder."""
+        """Downloads packages into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self._run("apt-get", "download", "-q", *names, cwd=folder)
 
     def locked_file(self, name: str) -> LockedFile:
-        """Lock the version that the mirror has."""
+        """Locks the version that the mirror has."""
         record = self._record(name)
         depends = f"{record.get('Depends', '')},{record.get('Pre-Depends', '')}".split(",")
         required = {re.sub(r"[ (:|].*", "", entry.strip()) for entry in depends}
@@ -418,7 +418,7 @@ Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";
 
 
 def debian_mirror() -> str:
-    """Find the mirror of the Debian archive that this machine's apt is set to.
+    """Finds the mirror of the Debian archive that this machine's apt is set to.
 
     Raises:
         FetchError: apt knows none.
@@ -432,20 +432,20 @@ def debian_mirror() -> str:
 
 
 def machine_proxies() -> str:
-    """Keep the proxies that the machine's apt is set to use."""
+    """Keeps the proxies that the machine's apt is set to use."""
     sections = (run(["apt-config", "dump", f"Acquire::{scheme}"]) for scheme in ("http", "https"))
     return "".join(sections)
 
 
 def download_wheels(arguments: Sequence[str], python: str, folder: Path, cache: Path) -> None:
-    """Download wheels for the closure's Python, whichever Python runs this."""
+    """Downloads wheels for the closure's Python, whichever Python runs this."""
     platforms = [option for platform in WHEEL_PLATFORMS for option in ("--platform", platform)]
     target = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     run([*pip(cache), "download", "-q", *target, *platforms, "--dest", str(folder), *arguments])
 
 
 def pip(cache: Path) -> list[str]:
-    """Find a pip: this Python's, or one in an environment of our own."""
+    """Finds a pip: this Python's, or one in an environment of our own."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     environment = cache / "pip"
@@ -457,7 +457,7 @@ def pip(cache: Path) -> list[str]:
 def run(
     command: Sequence[str], cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run a program and return its output.
+    """Runs a program and returns its output.
 
     Raises:
         FetchError: It failed; the message carries what it said.
@@ -474,7 +474,7 @@ def run(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch or refresh, as the command line says."""
+    """Fetches or refreshes, as the command line says."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from nix.closures import Closure
+from nix.closures import Builder, Closure
+from nix.images import find_image
 
 UNCHECKED_HASH = 0b01
 """The flags of a pyc that is taken without a look at its source (PEP 552)."""
@@ -145,3 +146,29 @@ def test_namespace_is_laid_out_as_the_protocol_says(namespace_closure: Closure) 
 def test_namespace_does_not_carry_a_python(namespace_closure: Closure) -> None:
     """Namespaces run in the runtime's interpreter; theirs would be 50 MB for nothing."""
     assert [path for path in namespace_closure.paths if "python3" in path.name] == []
+
+
+def test_documented_namespace_builds_from_a_directory_anywhere(
+    builder: Builder, tmp_path: Path
+) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "images.md"
+    example = re.search(r"```nix\n(.*?)```", page.read_text(), re.DOTALL)
+    assert example is not None
+    (tmp_path / "default.nix").write_text(example.group(1))
+    manifest = {"abi": 1, "name": "elsewhere", "version": "1.2.3"}
+    manifest["package"] = "agentix_namespaces.elsewhere"
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    package = tmp_path / "agentix_namespaces" / "elsewhere"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "version").write_text("#!/usr/bin/env python3\nprint(__import__('sys').version)\n")
+
+    image = find_image(str(tmp_path))
+    assert image.tag == "agentix/elsewhere:1.2.3"
+    closure = builder.build([image.expression])[0]
+    script = (closure.physical(closure.entry) / "bin" / "version").read_text()
+    interpreter = re.match(r"#!(\S+) -I\n", script)
+    assert interpreter is not None
+    assert in_closure(Path(interpreter.group(1)), closure)
