@@ -1,0 +1,231 @@
+"""What a sandbox's container is made of (architecture: Sandbox layout, Deployment)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agentix.deployment import SandboxConfig
+from agentix.docker.engine import EngineImage
+from agentix.docker.volumes import volume_name
+from agentix.errors import UsageError
+from agentix.wire import DEFAULT_PORT
+
+__all__ = [
+    "TASK_CAPABILITIES",
+    "TOKEN_PATH",
+    "ContainerPlan",
+    "Control",
+    "Network",
+    "SandboxImages",
+    "TcpControl",
+    "UnixControl",
+    "container_config",
+]
+
+TASK_CAPABILITIES = (
+    "CHOWN",  # package managers hand files to their owners
+    "DAC_OVERRIDE",  # root reads and writes what others own, as it does on any machine
+    "FOWNER",  # chmod and utime on files of others: dpkg, tar
+    "FSETID",  # setgid bits survive a chmod: dpkg, shared directories
+    "KILL",  # the runtime ends commands that run as another user
+    "NET_BIND_SERVICE",  # servers under test listen on ports below 1024
+    "SETFCAP",  # packages that carry file capabilities unpack; they gain nothing by them
+    "SETGID",  # su, apt's own user, commands as the image's USER
+    "SETUID",  # the same
+    "SYS_CHROOT",  # chroot: debootstrap, daemons that confine themselves
+)
+"""The capabilities that a task image needs; all others are dropped, among them Docker's own
+defaults AUDIT_WRITE, MKNOD, NET_RAW and SETPCAP."""
+
+TOKEN_PATH = "/.agentix-token"  # noqa: S105
+"""Where the token is put into a container that shares no directory with this host."""
+
+CONTROL_TARGET = "/run/agentix"
+"""Where the control directory appears in the sandbox."""
+
+ENTRYPOINT = """\
+set -e
+mkdir -p /nix/store
+for d in /mnt/*/store; do
+  set -- "$d"/*
+  if [ -e "$1" ]; then ln -sfn "$@" /nix/store/; fi
+done
+exec /mnt/runtime/entry/bin/start
+"""
+"""The architecture's entrypoint; a store without entries leaves no dangling link."""
+
+DIGITS_IN_MOUNT = 16
+"""Digits of the digest in a mount's name: every link of the store carries them."""
+
+
+Network = Literal["bridge", "host", "none"]
+
+
+@dataclass(frozen=True)
+class UnixControl:
+    """The runtime listens on a Unix socket in a directory that the host shares."""
+
+    directory: Path
+    """The directory on the host."""
+
+    @property
+    def socket(self) -> Path:
+        """The socket on the host."""
+        return self.directory / "socket"
+
+    @property
+    def url(self) -> str:
+        """Where this process reaches the runtime."""
+        return f"unix:{self.socket}"
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """The runtime's settings; `None` takes a variable of the image away."""
+        return {
+            "AGENTIX_BIND_HOST": None,
+            "AGENTIX_BIND_PORT": None,
+            "AGENTIX_BIND_UNIX": f"{CONTROL_TARGET}/socket",
+            "AGENTIX_TOKEN_FILE": f"{CONTROL_TARGET}/token",
+        }
+
+    @property
+    def mounts(self) -> list[dict[str, object]]:
+        """The directory's mount; the engine refuses it where it does not see the directory."""
+        return [{"Type": "bind", "Source": str(self.directory), "Target": CONTROL_TARGET}]
+
+    @property
+    def ports(self) -> dict[str, list[dict[str, str]]]:
+        """Nothing is published."""
+        return {}
+
+
+@dataclass(frozen=True)
+class TcpControl:
+    """The runtime listens on a port."""
+
+    publish_host: str
+    """The address on the engine's host at which the port is reached."""
+    network: Network
+    """Whether the sandbox has a network of its own, so that its port has to be published."""
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """The runtime's settings; `None` takes a variable of the image away."""
+        own = self.network == "bridge"
+        return {
+            "AGENTIX_BIND_HOST": "0.0.0.0" if own else self.publish_host,  # noqa: S104
+            "AGENTIX_BIND_PORT": str(DEFAULT_PORT if own else 0),
+            "AGENTIX_BIND_UNIX": None,
+            "AGENTIX_TOKEN_FILE": TOKEN_PATH,
+        }
+
+    @property
+    def mounts(self) -> list[dict[str, object]]:
+        """Nothing of the host is mounted."""
+        return []
+
+    @property
+    def ports(self) -> dict[str, list[dict[str, str]]]:
+        """The published port; the engine picks a free one on the host."""
+        if self.network == "host":
+            return {}
+        return {f"{DEFAULT_PORT}/tcp": [{"HostIp": self.publish_host, "HostPort": "0"}]}
+
+
+Control = UnixControl | TcpControl
+
+
+@dataclass(frozen=True)
+class SandboxImages:
+    """The images of a sandbox, as they are on the engine."""
+
+    task: EngineImage
+    """The task image."""
+    runtime: EngineImage
+    """The runtime image."""
+    namespaces: Sequence[EngineImage]
+    """The namespace images; one digest may come more than once."""
+
+
+@dataclass(frozen=True)
+class ContainerPlan:
+    """All that a sandbox's container is made from."""
+
+    config: SandboxConfig
+    """What was asked for."""
+    network: Network
+    """The network, the deployment's default applied."""
+    images: SandboxImages
+    """What it runs; the volumes of the runtime and the namespaces are filled."""
+    control: Control
+    """How this process reaches the runtime."""
+    lease: float
+    """Seconds that the sandbox outlives its owner."""
+    labels: dict[str, str]
+    """The container's labels."""
+    capabilities: Sequence[str]
+    """The capabilities that the container keeps."""
+
+
+def container_config(plan: ContainerPlan) -> dict[str, object]:
+    """Gives the body of the engine's request that makes the container.
+
+    Raises:
+        UsageError: The configuration sets a variable that is the deployment's to set.
+    """
+    return {
+        "Image": f"sha256:{plan.images.task.digest}",
+        "Entrypoint": ["/mnt/runtime/entry/bin/sh", "-c", ENTRYPOINT],
+        "User": "0:0",
+        "Env": _environment(plan),
+        "Labels": plan.labels,
+        "Healthcheck": {"Test": ["NONE"]},  # the task image's own would run in every sandbox
+        "ExposedPorts": {port: {} for port in plan.control.ports},
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "HostConfig": _host_config(plan),
+    }
+
+
+def _environment(plan: ContainerPlan) -> list[str]:
+    settings: dict[str, str | None] = {
+        **plan.control.environment,
+        "AGENTIX_MOUNT_ROOT": "/mnt",
+        "AGENTIX_EXEC_USER": plan.config.user or plan.images.task.user or None,
+        "AGENTIX_LEASE_SECONDS": f"{plan.lease:g}",
+    }
+    taken = sorted(settings.keys() & plan.config.env.keys())
+    if taken:
+        raise UsageError(f"env sets {', '.join(taken)}: the deployment sets that")
+    # A name without `=` removes the variable that the image sets (Engine API: ContainerCreate).
+    own = [name if value is None else f"{name}={value}" for name, value in settings.items()]
+    return [*(f"{name}={value}" for name, value in plan.config.env.items()), *own]
+
+
+def _host_config(plan: ContainerPlan) -> dict[str, object]:
+    config = plan.config
+    return {
+        "AutoRemove": True,
+        "Init": True,
+        "NetworkMode": plan.network,
+        "PortBindings": plan.control.ports,
+        "Binds": _closure_binds(plan),
+        "Mounts": plan.control.mounts,
+        "Tmpfs": {"/nix": "exec,mode=755"},
+        "CapDrop": ["ALL"],
+        "CapAdd": list(plan.capabilities),
+        "SecurityOpt": ["no-new-privileges"],
+        "Memory": config.memory or 0,
+        "MemorySwap": config.memory or 0,  # no swap beyond the memory limit
+        "NanoCpus": round((config.cpus or 0) * 1e9),
+        "PidsLimit": config.pids,
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "1"}},
+    }
+
+
+def _closure_binds(plan: ContainerPlan) -> list[str]:
+    mounts = {"/mnt/runtime": plan.images.runtime}
+    for namespace in plan.images.namespaces:
+        mounts[f"/mnt/c{namespace.digest[:DIGITS_IN_MOUNT]}"] = namespace
+    return [f"{volume_name(image.digest)}:{target}:ro,nocopy" for target, image in mounts.items()]

@@ -1,0 +1,454 @@
+"""The Docker deployment: sandboxes as containers (architecture: Deployment)."""
+
+import asyncio
+import logging
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import aiodocker
+from agentix.deployment import (
+    Deployment,
+    Sandbox,
+    SandboxConfig,
+    SandboxInfo,
+    find_ready_url,
+)
+from agentix.docker.cancellation import finish, together
+from agentix.docker.container import (
+    TASK_CAPABILITIES,
+    TOKEN_PATH,
+    ContainerPlan,
+    Control,
+    Network,
+    SandboxImages,
+    TcpControl,
+    UnixControl,
+    container_config,
+)
+from agentix.docker.control import ControlDirectories, default_control_root
+from agentix.docker.engine import Death, Engine, EngineImage, NotFoundError, RefusedError
+from agentix.docker.labels import DEPLOYMENT, OWNER, ROLE, sandbox_labels
+from agentix.docker.output import Output
+from agentix.docker.owner import Owner
+from agentix.docker.record import SandboxRecord
+from agentix.docker.volumes import ClosureVolumes
+from agentix.errors import (
+    DeploymentError,
+    SandboxNotFoundError,
+    SandboxStartError,
+    UsageError,
+)
+from agentix.wire import DEFAULT_PORT
+
+__all__ = ["DockerDeployment"]
+
+logger = logging.getLogger(__name__)
+
+RUNTIME_MARK = "/nix/entry/bin/start"
+NAMESPACE_MARK = "/nix/entry/manifest.json"
+EVENT_DELAY = 5.0
+"""Seconds that the engine's report of an end may come later than the end itself."""
+RECONNECT_DELAY = 0.2
+"""Seconds until the engine's events are asked for again after the connection broke."""
+
+
+class _NotSharedError(DeploymentError):
+    """The engine and this process do not see the same control directory."""
+
+
+class DockerDeployment(Deployment):
+    """Makes sandboxes on a Docker engine.
+
+    A closure is copied once per image digest into a volume that stays on the engine as a cache
+    (see `prune`). Each sandbox holds an open lease of this process: when the process is gone,
+    however it ended, the runtime ends itself within `lease` seconds and the engine removes the
+    container.
+
+    Args:
+        docker: The client of the engine; by default a new one for the engine that `DOCKER_HOST`,
+            the Docker context or the usual socket names. A given client stays open.
+        control: How runtimes are reached: over a Unix socket in a directory shared with the
+            sandbox, or over TCP. By default a socket where the engine is this host's, TCP
+            elsewhere.
+        network: The network of sandboxes whose configuration names none. `bridge` isolates a
+            sandbox from the host's loopback, `host` is the host's own network, `none` has only
+            a loopback of its own.
+        publish_host: The address of the engine's host at which TCP ports are published; it must
+            be reachable from here. Never a wildcard.
+        lease: Seconds that a sandbox outlives its owner.
+        pull: Whether a missing image is pulled.
+        capabilities: The capabilities that sandboxes keep.
+        concurrent_creations: How many sandboxes are made at a time; by default as many as the
+            engine has processors. It does not limit how many run.
+        control_root: The directory for control directories; short, and on a local file system.
+    """
+
+    def __init__(
+        self,
+        docker: aiodocker.Docker | None = None,
+        *,
+        control: Literal["unix", "tcp"] | None = None,
+        network: Network = "bridge",
+        publish_host: str = "127.0.0.1",
+        lease: float = 10.0,
+        pull: bool = True,
+        capabilities: Sequence[str] = TASK_CAPABILITIES,
+        concurrent_creations: int | None = None,
+        control_root: Path | None = None,
+    ) -> None:
+        if publish_host in ("", "0.0.0.0", "::"):  # noqa: S104
+            raise UsageError(f"publish_host={publish_host!r}: give one address, not all of them")
+        if not 0 < lease < math.inf:
+            raise UsageError(f"lease={lease!r} is not a number of seconds above 0")
+        if concurrent_creations is not None and concurrent_creations < 1:
+            raise UsageError(f"concurrent_creations={concurrent_creations!r} is not 1 or more")
+        self._docker = docker
+        self._asked_control = control
+        self._network: Network = network
+        self._publish_host = publish_host
+        self._lease = lease
+        self._pull = pull
+        self._capabilities = tuple(capabilities)
+        self._concurrent_creations = concurrent_creations
+        self._owner = Owner.current()
+        self._directories = ControlDirectories(control_root or default_control_root(), self._owner)
+        self._id = secrets.token_hex(8)
+        self._records: dict[str, SandboxRecord] = {}
+        self._creations: set[asyncio.Task[Sandbox]] = set()
+        self._state: Literal["new", "open", "closed"] = "new"
+
+    async def __aenter__(self) -> Self:
+        """Reaches the engine, and removes what owners that are gone left behind on it.
+
+        Raises:
+            UsageError: The deployment was entered before.
+            DeploymentError: No engine answers, or control directories can not be made.
+        """
+        if self._state != "new":
+            raise UsageError("a DockerDeployment can be entered once: make another")
+        self._engine = Engine(self._docker) if self._docker else Engine.from_environ()
+        try:
+            await self._open()
+        except BaseException:
+            await self._close_engine()
+            raise
+        self._state = "open"
+        return self
+
+    async def __aexit__(self, *exception: Any) -> None:
+        """Deletes every sandbox that this deployment made; volumes stay as a cache."""
+        self._state = "closed"
+        await finish(self._close())
+
+    async def create(self, config: SandboxConfig) -> Sandbox:
+        """Makes a sandbox and returns once its runtime accepts calls.
+
+        A call that fails or is cancelled leaves no container and no control directory behind; a
+        volume that it filled stays.
+
+        Raises:
+            UsageError: The configuration asks for what this deployment or the engine can not
+                give, or the deployment is not open.
+            SandboxStartError: The sandbox ended or stayed silent before it was ready.
+            DeploymentError: An image is missing, or the engine failed.
+        """
+        self._require_open()
+        creation = asyncio.create_task(self._create(config))
+        self._creations.add(creation)
+        creation.add_done_callback(self._creations.discard)
+        try:
+            return await creation
+        except asyncio.CancelledError:
+            if not creation.cancelled() and creation.exception() is None:
+                await finish(self._discard(self._records.pop(creation.result().id)))
+            if self._state == "closed":
+                raise DeploymentError(
+                    "the deployment was left while the sandbox was made"
+                ) from None
+            raise
+
+    async def delete(self, sandbox_id: str) -> None:
+        """Kills a sandbox and removes all that was made for it; cancellation waits for that.
+
+        Raises:
+            SandboxNotFoundError: This deployment has no such sandbox (or no longer).
+            DeploymentError: The engine failed; the sandbox can be deleted again.
+        """
+        record = self._record(sandbox_id)
+        del self._records[sandbox_id]
+        await finish(self._discard(record))
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        """Tells the state of one sandbox of this deployment.
+
+        Raises:
+            SandboxNotFoundError: This deployment has no such sandbox (or no longer).
+            DeploymentError: The engine failed.
+        """
+        record = self._record(sandbox_id)
+        await self._refresh([record])
+        return record.info()
+
+    async def list(self) -> Sequence[SandboxInfo]:
+        """Tells the state of every sandbox of this deployment, the oldest first.
+
+        Raises:
+            DeploymentError: The engine failed.
+        """
+        self._require_open()
+        await self._refresh([*self._records.values()])
+        return [record.info() for record in self._records.values()]
+
+    async def prune(self) -> Sequence[str]:
+        """Removes the closure volumes that no container uses, of all deployments on the engine.
+
+        Call it while no sandbox is being made.
+
+        Returns:
+            The names of the volumes.
+
+        Raises:
+            DeploymentError: The engine failed.
+        """
+        self._require_open()
+        return await self._volumes.prune()
+
+    async def _open(self) -> None:
+        facts = await self._engine.facts()
+        self._control = self._asked_control or ("unix" if facts.shares_sockets else "tcp")
+        self._creating = asyncio.Semaphore(self._concurrent_creations or facts.processors)
+        self._volumes = ClosureVolumes(self._engine)
+        await self._reap()
+        if self._control == "unix":
+            self._directories.open()
+        self._watch = asyncio.create_task(self._watch_deaths(facts.now))
+
+    async def _reap(self) -> None:
+        """Removes the sandboxes whose owners are gone, also those that were never started."""
+        for container in await self._engine.containers({ROLE: "sandbox"}):
+            owner = Owner.parse(container.labels.get(OWNER, ""))
+            if owner is not None and owner.is_gone():
+                logger.info("removing sandbox %s: its owner is gone", container.name)
+                await self._engine.remove_container(container.name)
+
+    async def _close(self) -> None:
+        for creation in self._creations:
+            creation.cancel()
+        if self._creations:
+            await asyncio.wait(self._creations)
+        records = [self._records.pop(sandbox_id) for sandbox_id in [*self._records]]
+        try:
+            outcomes = await asyncio.gather(*map(self._discard, records), return_exceptions=True)
+        finally:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+            await self._volumes.close()
+            self._directories.close()
+            await self._close_engine()
+        for failure in filter(None, outcomes):
+            raise failure
+
+    async def _close_engine(self) -> None:
+        if self._docker is None:
+            await self._engine.close()
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            raise UsageError("the deployment is not open: use it in an `async with` block")
+
+    def _record(self, sandbox_id: str) -> SandboxRecord:
+        self._require_open()
+        try:
+            return self._records[sandbox_id]
+        except KeyError:
+            raise SandboxNotFoundError(f"this deployment has no sandbox {sandbox_id!r}") from None
+
+    async def _create(self, config: SandboxConfig) -> Sandbox:
+        network = config.network or self._network
+        async with self._creating:
+            self._refuse_unreachable(network)
+            images = await self._images(config)
+            try:
+                return await self._make(config, network, images)
+            except _NotSharedError as error:
+                if self._asked_control == "unix":
+                    raise
+                logger.warning("reaching runtimes over TCP from now on: %s", error)
+                self._control = "tcp"
+            self._refuse_unreachable(network)
+            return await self._make(config, network, images)
+
+    def _refuse_unreachable(self, network: Network) -> None:
+        if network == "none" and self._control == "tcp":
+            raise UsageError(
+                "network='none' needs control over a Unix socket, which needs an engine on this"
+                " host: use network='bridge'"
+            )
+
+    async def _images(self, config: SandboxConfig) -> SandboxImages:
+        """Finds the images on the engine, and has the volumes of their closures filled."""
+        references = [config.image, config.runtime, *config.namespaces]
+        task, runtime, *namespaces = await together(*map(self._image, references))
+        await together(
+            self._volumes.ensure(runtime, RUNTIME_MARK),
+            *(self._volumes.ensure(namespace, NAMESPACE_MARK) for namespace in namespaces),
+        )
+        return SandboxImages(task, runtime, namespaces)
+
+    async def _image(self, reference: str) -> EngineImage:
+        try:
+            return await self._engine.image(reference)
+        except NotFoundError as error:
+            if not self._pull:
+                raise DeploymentError(
+                    f"image {reference!r} is not on the engine: load or pull it"
+                ) from error
+        try:
+            await self._engine.pull(reference)
+            return await self._engine.image(reference)
+        except DeploymentError as error:
+            raise DeploymentError(
+                f"image {reference!r} is not on the engine, and pulling it failed: {error}"
+            ) from error
+
+    async def _make(
+        self, config: SandboxConfig, network: Network, images: SandboxImages
+    ) -> Sandbox:
+        """Makes a container and waits for its runtime; takes all back where that fails."""
+        record = SandboxRecord(f"agentix-{secrets.token_hex(8)}", config.image)
+        self._records[record.id] = record
+        token = secrets.token_urlsafe(32)
+        try:
+            control = self._make_control(record.id, network, token)
+            plan = ContainerPlan(
+                config=config,
+                network=network,
+                images=images,
+                control=control,
+                lease=self._lease,
+                labels=sandbox_labels(self._id, self._owner),
+                capabilities=self._capabilities,
+            )
+            sandbox = Sandbox(record.id, await self._boot(record, plan, token), token)
+        except BaseException:
+            await finish(self._take_back(record))
+            raise
+        record.hold(sandbox, self._lease)
+        return sandbox
+
+    def _make_control(self, sandbox_id: str, network: Network, token: str) -> Control:
+        if self._control == "unix" or network == "none":
+            return UnixControl(self._directories.add(sandbox_id, token))
+        return TcpControl(self._publish_host, network)
+
+    async def _boot(self, record: SandboxRecord, plan: ContainerPlan, token: str) -> str:
+        """Makes the container, starts it, and gives the URL of its runtime."""
+        await self._make_container(record.id, plan)
+        if isinstance(plan.control, TcpControl):
+            await self._engine.write_container_file(record.id, TOKEN_PATH, token.encode())
+        async with self._engine.attached(record.id) as messages:
+            output = Output(messages)
+            try:
+                async with asyncio.timeout(plan.config.start_timeout):
+                    url = await self._start(record, output)
+            except TimeoutError:
+                raise SandboxStartError(
+                    f"sandbox {record.id} of image {record.image!r} was not ready within"
+                    f" {plan.config.start_timeout:g} s",
+                    output=output.tail,
+                ) from None
+        return await self._reachable_url(record.id, plan.control, url)
+
+    async def _make_container(self, name: str, plan: ContainerPlan) -> None:
+        try:
+            await finish(self._engine.create_container(name, container_config(plan)))
+        except RefusedError as error:
+            if "bind source path does not exist" in str(error):
+                raise _NotSharedError(
+                    f"the engine does not see this host's files: {error}"
+                ) from error
+            raise UsageError(f"the engine refuses the configuration: {error}") from error
+
+    async def _start(self, record: SandboxRecord, output: Output) -> str:
+        """Starts the container and gives the URL that its runtime says it listens on."""
+        try:
+            await finish(self._engine.start_container(record.id))
+        except DeploymentError as error:
+            raise SandboxStartError(f"sandbox {record.id} can not start: {error}") from error
+        async with aclosing(output.lines()) as lines:
+            url = await find_ready_url(lines)
+        if url is not None:
+            return url
+        await record.wait_ended(EVENT_DELAY)
+        raise SandboxStartError(
+            f"sandbox {record.id} of image {record.image!r} ended with exit code"
+            f" {record.exit_code} before it was ready",
+            record.exit_code,
+            output.tail,
+        )
+
+    async def _reachable_url(self, name: str, control: Control, url: str) -> str:
+        """Gives the URL at which this process reaches a runtime that says it listens at `url`."""
+        match control:
+            case UnixControl():
+                if not control.socket.is_socket():
+                    raise _NotSharedError(f"no socket appeared in {control.directory}")
+                return control.url
+            case TcpControl(network="host"):
+                port = url.rpartition(":")[2]
+            case TcpControl():
+                port = str(await self._engine.container_port(name, DEFAULT_PORT))
+        host = f"[{self._publish_host}]" if ":" in self._publish_host else self._publish_host
+        return f"http://{host}:{port}"
+
+    async def _take_back(self, record: SandboxRecord) -> None:
+        """Undoes a creation that failed; its own failure must not hide the first."""
+        self._records.pop(record.id, None)
+        try:
+            await self._discard(record)
+        except DeploymentError as error:
+            logger.warning("sandbox %s was not removed: %s", record.id, error)
+
+    async def _discard(self, record: SandboxRecord) -> None:
+        """Removes all that was made for a sandbox; where that fails it can be deleted again."""
+        await record.drop_lease()
+        try:
+            await self._engine.remove_container(record.id)
+        except DeploymentError:
+            if self._state == "open":
+                self._records[record.id] = record
+            raise
+        await asyncio.to_thread(self._directories.remove, record.id)
+
+    async def _refresh(self, records: Iterable[SandboxRecord]) -> None:
+        """Notes which sandboxes have ended, should the engine's events be late."""
+        found = await self._engine.containers({DEPLOYMENT: self._id})
+        running = {container.name for container in found if container.running}
+        for record in records:
+            if record.ready and record.id not in running and not record.ended.is_set():
+                await record.wait_ended(EVENT_DELAY)
+                record.end(None)
+
+    async def _watch_deaths(self, since: str) -> None:
+        """Notes the ends of sandboxes as the engine reports them."""
+        while True:
+            try:
+                async with aclosing(self._engine.deaths({DEPLOYMENT: self._id}, since)) as deaths:
+                    async for death in deaths:
+                        since = death.at
+                        self._note(death)
+            except DeploymentError as error:
+                logger.debug("the engine's events broke off: %s", error)
+            await asyncio.sleep(RECONNECT_DELAY)
+
+    def _note(self, death: Death) -> None:
+        record = self._records.get(death.name)
+        if record is None or record.ended.is_set():
+            return
+        record.end(death.exit_code)
+        if record.ready:
+            logger.warning("sandbox %s ended with exit code %d", record.id, death.exit_code)

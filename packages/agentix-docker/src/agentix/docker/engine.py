@@ -1,0 +1,314 @@
+"""The requests that a deployment makes to a Docker engine, typed; untyped JSON ends here."""
+
+import io
+import json
+import os
+import sys
+import tarfile
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+import aiodocker
+import aiohttp
+from agentix.errors import DeploymentError
+from aiodocker.events import DockerEvents
+from aiodocker.stream import Stream
+from aiodocker.volumes import DockerVolume
+
+__all__ = [
+    "ConflictError",
+    "ContainerState",
+    "Death",
+    "Engine",
+    "EngineFacts",
+    "EngineImage",
+    "NotFoundError",
+    "RefusedError",
+]
+
+
+class NotFoundError(DeploymentError):
+    """The engine has no such image, container or volume (status 404)."""
+
+
+class ConflictError(DeploymentError):
+    """The name is taken, the thing is in use, or it is being removed already (status 409)."""
+
+
+class RefusedError(DeploymentError):
+    """The engine finds fault with the request itself (status 400)."""
+
+
+STATUS_ERRORS: Mapping[int, type[DeploymentError]] = {
+    400: RefusedError,
+    404: NotFoundError,
+    409: ConflictError,
+}
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What a deployment needs to know of an engine."""
+
+    processors: int
+    """How many processors it has."""
+    shares_sockets: bool
+    """Whether a Unix socket made in a container can be reached by this process."""
+    now: str
+    """The engine's own clock at the time of asking, as RFC 3339."""
+
+
+@dataclass(frozen=True)
+class EngineImage:
+    """An image on the engine."""
+
+    reference: str
+    """The reference that it was asked for by."""
+    digest: str
+    """The digest that identifies it: 64 hexadecimal digits."""
+    user: str
+    """Its `USER`; empty where it has none."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a container's processes."""
+
+    name: str
+    """The container's name."""
+    exit_code: int
+    """Its exit code; 128 and the signal's number where a signal ended it."""
+    at: str
+    """When it happened, as `Engine.deaths` takes it for `since`."""
+
+
+@dataclass(frozen=True)
+class ContainerState:
+    """A container, as a listing tells of it."""
+
+    name: str
+    """Its name, without a slash."""
+    labels: Mapping[str, str]
+    """Its labels."""
+    running: bool
+    """Whether its processes live."""
+
+
+class Engine:
+    """A Docker engine.
+
+    Every method raises `NotFoundError`, `ConflictError`, `RefusedError` or plain `DeploymentError`.
+    """
+
+    def __init__(self, docker: aiodocker.Docker) -> None:
+        self._docker = docker
+
+    @classmethod
+    def from_environ(cls) -> Self:
+        """Reaches the engine that `DOCKER_HOST`, the Docker context or the usual socket names."""
+        try:
+            return cls(aiodocker.Docker())
+        except (AssertionError, ValueError, OSError) as error:
+            raise DeploymentError(
+                "no Docker engine: DOCKER_HOST is not set and there is no /var/run/docker.sock"
+            ) from error
+
+    async def close(self) -> None:
+        """Closes the connections to the engine."""
+        await self._docker.close()
+
+    async def facts(self) -> EngineFacts:
+        """Asks the engine about itself."""
+        with _translated("the Docker engine does not answer"):
+            info = await self._docker.system.info()
+        return EngineFacts(
+            processors=max(1, int(info.get("NCPU", 1))),
+            shares_sockets=self._is_local(info),
+            now=info["SystemTime"],
+        )
+
+    def _is_local(self, info: Mapping[str, Any]) -> bool:
+        """Tells whether the engine runs on this kernel and with this host's user ids."""
+        local = type(self._docker.connector) is aiohttp.UnixConnector
+        options = info.get("SecurityOptions") or ()
+        remapped = any(option.startswith("name=userns") for option in options)
+        return (
+            local
+            and not remapped
+            and sys.platform == "linux"
+            and info.get("KernelVersion") == os.uname().release
+        )
+
+    async def image(self, reference: str) -> EngineImage:
+        """Looks an image up."""
+        with _translated(f"image {reference!r}"):
+            found = await self._docker.images.inspect(reference)
+        digest = found["Id"].removeprefix("sha256:")
+        return EngineImage(reference, digest, (found.get("Config") or {}).get("User") or "")
+
+    async def pull(self, reference: str) -> None:
+        """Fetches an image from its registry."""
+        with _translated(f"pulling image {reference!r}"):
+            await self._docker.images.pull(reference)
+
+    async def create_container(self, name: str, config: Mapping[str, Any]) -> None:
+        """Makes a container, and whatever volume it names that is not there yet."""
+        with _translated(f"creating container {name}"):
+            await self._docker.containers.create(dict(config), name=name)
+
+    async def container_exists(self, name: str) -> bool:
+        """Tells whether a container has been made completely."""
+        try:
+            with _translated(f"container {name}"):
+                await self._docker.containers.get(name)
+        except NotFoundError:
+            return False
+        return True
+
+    async def start_container(self, name: str) -> None:
+        """Starts a container."""
+        with _translated(f"starting container {name}"):
+            await self._docker.containers.container(name).start()
+
+    async def container_port(self, name: str, port: int) -> int | None:
+        """Gives the host's port that a container's TCP port is published at, if it is."""
+        with _translated(f"container {name}"):
+            found = await self._docker.containers.get(name)
+        ports = found["NetworkSettings"]["Ports"] or {}
+        bindings = ports.get(f"{port}/tcp") or ()
+        return int(bindings[0]["HostPort"]) if bindings else None
+
+    async def remove_container(self, name: str) -> None:
+        """Kills a container and removes it, with its anonymous volumes; returns once it is gone."""
+        container = self._docker.containers.container(name)
+        try:
+            with _translated(f"removing container {name}"):
+                await container.delete(force=True, v=True)
+        except NotFoundError:
+            return
+        except ConflictError:
+            await self._wait_until_removed(name)
+
+    async def _wait_until_removed(self, name: str) -> None:
+        try:
+            with _translated(f"waiting until container {name} is removed"):
+                await self._docker.containers.container(name).wait(condition="removed")
+        except NotFoundError:
+            return
+
+    async def containers(self, labels: Mapping[str, str]) -> list[ContainerState]:
+        """Lists the containers, running or not, that carry all of `labels`."""
+        return await self._containers({"label": _label_filter(labels)})
+
+    async def containers_with_volume(self, volume: str) -> list[ContainerState]:
+        """Lists the containers, running or not, that use a volume."""
+        return await self._containers({"volume": [volume]})
+
+    async def _containers(self, filters: Mapping[str, list[str]]) -> list[ContainerState]:
+        with _translated("listing containers"):
+            found = await self._docker.containers.list(all=True, filters=json.dumps(filters))
+        return [_container_state(container._container) for container in found]
+
+    async def container_file_exists(self, name: str, path: str) -> bool:
+        """Tells whether a container, which need not run, has something at `path`."""
+        try:
+            with _translated(f"{path} of container {name}"):
+                await self._docker.containers.container(name).get_archive(path)
+        except NotFoundError:
+            return False
+        return True
+
+    async def write_container_file(self, name: str, path: str, content: bytes) -> None:
+        """Writes a file of mode 0600, owned by root, into a container that need not run."""
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            member = tarfile.TarInfo(path.removeprefix("/"))
+            member.mode, member.size = 0o600, len(content)
+            tar.addfile(member, io.BytesIO(content))
+        container = self._docker.containers.container(name)
+        with _translated(f"writing {path} into container {name}"):
+            await container.put_archive("/", archive.getvalue())  # type: ignore[no-untyped-call]
+
+    @asynccontextmanager
+    async def attached(self, name: str) -> AsyncIterator[AsyncIterator[tuple[int, bytes]]]:
+        """Attaches to what a container prints from now on, for the length of the block.
+
+        Yields:
+            Pairs of a file descriptor (1 or 2) and some bytes, until the container ends.
+        """
+        with _translated(f"attaching to container {name}"):
+            stream = self._docker.containers.container(name).attach(stdout=True, stderr=True)
+            await stream._init()
+        try:
+            yield _messages(stream)
+        finally:
+            await stream.close()
+
+    async def remove_volume(self, name: str) -> None:
+        """Removes a volume, if it is there.
+
+        Raises:
+            ConflictError: A container uses it, or is being made with it.
+        """
+        with suppress(NotFoundError), _translated(f"removing volume {name}"):
+            await DockerVolume(self._docker, name).delete()  # type: ignore[no-untyped-call]
+
+    async def deaths(self, labels: Mapping[str, str], since: str) -> AsyncGenerator[Death, None]:
+        """Reports the end of every container that carries all of `labels`, as it happens.
+
+        Args:
+            labels: Which containers.
+            since: The engine's time from which on, as `EngineFacts.now` or `Death.at`.
+
+        Yields:
+            The ends, until the connection breaks.
+        """
+        wanted = {"event": ["die"], "label": _label_filter(labels)}
+        source = DockerEvents(self._docker)  # type: ignore[no-untyped-call]
+        channel = source.subscribe(since=since, filters=json.dumps(wanted))  # type: ignore[no-untyped-call]
+        try:
+            while (event := await channel.get()) is not None:
+                yield _death(event)
+        finally:
+            with suppress(aiodocker.DockerError, aiohttp.ClientError):
+                await source.stop()  # type: ignore[no-untyped-call]
+
+
+def _label_filter(labels: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in labels.items()]
+
+
+def _container_state(found: Mapping[str, Any]) -> ContainerState:
+    return ContainerState(
+        name=found["Names"][0].removeprefix("/"),
+        labels=found["Labels"] or {},
+        running=found["State"] == "running",
+    )
+
+
+def _death(event: Mapping[str, Any]) -> Death:
+    attributes = event["Actor"]["Attributes"]
+    seconds, nanoseconds = divmod(event["timeNano"], 10**9)
+    at = f"{seconds}.{nanoseconds:09}"
+    return Death(attributes["name"], int(attributes["exitCode"]), at)
+
+
+async def _messages(stream: Stream) -> AsyncIterator[tuple[int, bytes]]:
+    while (message := await stream.read_out()) is not None:
+        yield message.stream, message.data
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Turns the errors of the HTTP client into this module's; `what` was being done."""
+    try:
+        yield
+    except aiodocker.DockerError as error:
+        kind = {400: RefusedError, 404: NotFoundError, 409: ConflictError}.get(
+            error.status, DeploymentError
+        )
+        raise kind(f"{what}: {error.message}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise DeploymentError(f"{what}: the Docker engine can not be reached: {error}") from error
