@@ -268,7 +268,7 @@ def runtime_requirements() -> list[str]:
 
 
 def locked_wheel(wheel: Path, names: set[str]) -> LockedFile:
-    """Locks one wheel; requirements that were not downloaded belong to other platforms or extras."""
+    """Locks one wheel; requirements not downloaded belong to other platforms or extras."""
     metadata = wheel_metadata(wheel)
     required = {requirement_name(line) for line in metadata.get_all("Requires-Dist", [])}
     return LockedFile(
