@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from agentix.errors import SandboxNotFoundError
+from agentix.version import VERSION
 from agentix.wire import READY_PREFIX
 
 __all__ = [
@@ -22,7 +23,7 @@ __all__ = [
     "find_ready_url",
 ]
 
-DEFAULT_RUNTIME = "agentix/runtime:0.1.0"
+DEFAULT_RUNTIME = f"agentix/runtime:{VERSION}"
 """The runtime image of this release."""
 
 

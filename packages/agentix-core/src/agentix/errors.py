@@ -1,18 +1,18 @@
 """Every error that Agentix raises, in one tree.
 
-    AgentixError
-    ├── UsageError              you called it wrongly: nothing was run
-    │   ├── StubError           a function that can not be a stub, or an impl that does not match it
-    │   ├── ManifestError       a manifest that the protocol refuses
-    │   ├── ArgumentsError      arguments that do not fit the stub
-    │   ├── NamespaceNotFoundError   the sandbox has no such namespace
-    │   ├── RequestError        the runtime refused a request (status and reason)
-    │   └── SandboxNotFoundError     the deployment has no such sandbox
-    ├── RemoteCallError         the call failed in the sandbox: its class, message and traceback
-    ├── SerializationError      a value that does not survive its declared type
-    ├── SandboxGoneError        the sandbox is gone, or its answer broke off
-    └── DeploymentError         the deployment could not do what was asked
-        └── SandboxStartError   the sandbox ended, or stayed silent, before it was ready
+AgentixError
+├── UsageError              you called it wrongly: nothing was run
+│   ├── StubError           a function that can not be a stub, or an impl that does not match it
+│   ├── ManifestError       a manifest that the protocol refuses
+│   ├── ArgumentsError      arguments that do not fit the stub
+│   ├── NamespaceNotFoundError   the sandbox has no such namespace
+│   ├── RequestError        the runtime refused a request (status and reason)
+│   └── SandboxNotFoundError     the deployment has no such sandbox
+├── RemoteCallError         the call failed in the sandbox: its class, message and traceback
+├── SerializationError      a value that does not survive its declared type
+├── SandboxGoneError        the sandbox is gone, or its answer broke off
+└── DeploymentError         the deployment could not do what was asked
+    └── SandboxStartError   the sandbox ended, or stayed silent, before it was ready
 """
 
 __all__ = [
@@ -84,7 +84,7 @@ class RemoteCallError(AgentixError):
         traceback: The formatted traceback from the sandbox; empty where there is none.
     """
 
-    def __init__(self, type: str, message: str, traceback: str = "") -> None:
+    def __init__(self, type: str, message: str, traceback: str = "") -> None:  # noqa: A002 - the name on the wire
         super().__init__(f"{type}: {message}")
         self.type = type
         self.message = message

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentix.manifest import NamespaceManifest
+from agentix.version import VERSION
 
 __all__ = [
     "DEFAULT_PORT",
@@ -148,5 +149,5 @@ class Health(BaseModel):
 
     status: Literal["ok"] = "ok"
     """Always `ok`: a runtime that can not serve does not answer."""
-    version: str = ""
+    version: str = VERSION
     """The version of the runtime."""

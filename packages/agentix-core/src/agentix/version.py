@@ -1,0 +1,5 @@
+"""The version that all distributions of this release carry."""
+
+__all__ = ["VERSION"]
+
+VERSION = "0.1.0"

@@ -1,0 +1,112 @@
+"""Runs impls: plain functions in threads, coroutines on the loop; whatever they raise is data."""
+
+import asyncio
+import contextvars
+import inspect
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from agentix.dispatch import Binding, BrokenNamespaceError
+from agentix.errors import ArgumentsError
+from agentix.stub import Arguments
+from agentix.wire import RemoteError
+from pydantic_core import to_json
+
+__all__ = ["Calls", "describe", "encode_error", "is_cancelled"]
+
+
+class Calls:
+    """Runs the impls of one runtime.
+
+    Args:
+        max_threads: How many plain functions may run at once; further ones wait.
+    """
+
+    def __init__(self, max_threads: int = 256) -> None:
+        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="agentix-impl")
+
+    async def run(self, binding: Binding, arguments: Arguments) -> Any:
+        """Calls an impl and gives what it returns.
+
+        Cancellation reaches a coroutine; a plain function runs on in its thread, unheard.
+
+        Raises:
+            ImplExitError: The impl tried to end the process.
+            Exception: Whatever the impl raises.
+        """
+        try:
+            if binding.asynchronous:
+                return await binding.impl(*arguments.args, **arguments.kwargs)
+            result = await self._in_thread(binding, arguments)
+            return await result if inspect.isawaitable(result) else result
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Let through, these would end the event loop and with it the runtime.
+            raise ImplExitError(error) from error
+
+    async def _in_thread(self, binding: Binding, arguments: Arguments) -> Any:
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads,
+            lambda: context.run(_outcome, binding, arguments),
+        )
+
+
+def _outcome(binding: Binding, arguments: Arguments) -> Any:
+    """Calls a plain function; a `StopIteration` can not pass through a future."""
+    try:
+        return binding.impl(*arguments.args, **arguments.kwargs)
+    except StopIteration as error:
+        raise ImplExitError(error) from error
+
+
+class ImplExitError(Exception):
+    """An impl raised what can not travel through an event loop as it is.
+
+    Args:
+        original: What it raised.
+    """
+
+    def __init__(self, original: BaseException) -> None:
+        super().__init__(str(original))
+        self.original = original
+
+
+def is_cancelled() -> bool:
+    """Tells whether the current task was asked to end, as opposed to an impl's own error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def describe(error: BaseException) -> RemoteError:
+    """Turns an exception into what the wire says of it: the impl's own class by its name."""
+    match error:
+        case ImplExitError():
+            return describe(error.original)
+        case BrokenNamespaceError() if error.__cause__ is not None:
+            return describe(error.__cause__)
+        case ArgumentsError():
+            return RemoteError(type="ValidationError", message=_printable(str(error)))
+    lines = traceback.format_exception(error)
+    return RemoteError(
+        type=type(error).__name__,
+        message=_printable(_message(error)),
+        traceback=_printable("".join(lines)),
+    )
+
+
+def encode_error(error: RemoteError) -> bytes:
+    """Gives an error as JSON."""
+    return to_json(error)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # an impl's own __str__ may raise anything
+        return f"<{type(error).__name__} whose text raised {type(failure).__name__}>"
+
+
+def _printable(text: str) -> str:
+    """Replaces lone surrogates, which JSON can not carry."""
+    return text.encode("utf-8", "replace").decode()

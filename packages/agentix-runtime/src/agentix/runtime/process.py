@@ -1,0 +1,203 @@
+"""Runs one command in a session of its own and ends all of it when it must."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentix.errors import UsageError
+from agentix.runtime.environment import User
+from agentix.runtime.pipe import Pipe
+from agentix.wire import ExecExit
+
+__all__ = ["Command", "Process", "started"]
+
+TERMINATION_GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+PIPE_GRACE = 0.2
+"""Seconds that output may still come in after the command itself has ended."""
+
+TextHandler = Callable[[str, str], None]
+"""Takes the name of a stream, `stdout` or `stderr`, and a piece of its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be run."""
+
+    arguments: tuple[str, ...]
+    """The program and its arguments."""
+    directory: str
+    """The working directory."""
+    environment: Mapping[str, str]
+    """All of its environment."""
+    user: User | None
+    """Who runs it; the runtime's own user where it is `None`."""
+    timeout: float | None
+    """Seconds until it is ended."""
+    cap: int | None
+    """Bytes passed on from each of stdout and stderr."""
+
+
+class Process:
+    """A command that was started.
+
+    Args:
+        command: What was started.
+        popen: The child, leader of its own session.
+        on_text: Takes its output as it comes.
+    """
+
+    def __init__(
+        self, command: Command, popen: subprocess.Popen[bytes], on_text: TextHandler
+    ) -> None:
+        assert popen.stdout is not None
+        assert popen.stderr is not None
+        self._command = command
+        self._popen = popen
+        self._ended = asyncio.Event()
+        self._timed_out = False
+        self._stdout = Pipe(_owned(popen.stdout), command.cap, lambda t: on_text("stdout", t))
+        self._stderr = Pipe(_owned(popen.stderr), command.cap, lambda t: on_text("stderr", t))
+        self._descriptor = os.pidfd_open(popen.pid)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._note_end)
+
+    def pause(self) -> None:
+        """Lets the command wait for its reader."""
+        self._stdout.pause()
+        self._stderr.pause()
+
+    def resume(self) -> None:
+        """Takes output again."""
+        self._stdout.resume()
+        self._stderr.resume()
+
+    async def wait(self) -> ExecExit:
+        """Waits for the end of the command, or ends it at its time limit.
+
+        A process that the command left in the background keeps running; its output is drained.
+        """
+        try:
+            async with asyncio.timeout(self._command.timeout):
+                await self._ended.wait()
+        except TimeoutError:
+            self._timed_out = True
+            await self.terminate()
+        await self._settle()
+        return ExecExit(
+            exit_code=self._popen.wait(),
+            timed_out=self._timed_out,
+            stdout_truncated=self._stdout.truncated,
+            stderr_truncated=self._stderr.truncated,
+            stdout_bytes=self._stdout.total,
+            stderr_bytes=self._stderr.total,
+        )
+
+    async def terminate(self) -> None:
+        """Ends every process of the session: SIGTERM, then SIGKILL, then reaps the child.
+
+        The child stays a zombie until the last signal, so that its number means no other process.
+        """
+        _signal_session(self._popen.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TERMINATION_GRACE):
+                await self._ended.wait()
+                await self._stdout.ended.wait()
+                await self._stderr.ended.wait()
+        _signal_session(self._popen.pid, signal.SIGKILL)
+        await self._ended.wait()
+        self._popen.wait()
+
+    @property
+    def reaped(self) -> bool:
+        """Whether the command has ended and nothing is left to be done."""
+        return self._popen.returncode is not None
+
+    def _note_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._ended.set()
+
+    async def _settle(self) -> None:
+        """Gives late output a moment, then leaves the pipes to whoever still holds them."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PIPE_GRACE):
+                await self._stdout.ended.wait()
+                await self._stderr.ended.wait()
+        for pipe in (self._stdout, self._stderr):
+            if not pipe.ended.is_set():
+                pipe.drain()
+
+
+@asynccontextmanager
+async def started(command: Command, on_text: TextHandler) -> AsyncIterator[Process]:
+    """Starts a command; leaving the block early, by any error, ends all of its session.
+
+    Raises:
+        UsageError: It can not be started: the message says why.
+    """
+    process = Process(command, _spawn(command), on_text)
+    try:
+        yield process
+    except BaseException:
+        if not process.reaped:
+            await asyncio.shield(process.terminate())
+        raise
+
+
+def _spawn(command: Command) -> subprocess.Popen[bytes]:
+    user = command.user
+    try:
+        return subprocess.Popen(
+            command.arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            cwd=command.directory,
+            env=command.environment,
+            start_new_session=True,
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            extra_groups=None if user is None else user.groups,
+        )
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the command can not be started: {error}") from error
+
+
+def _owned(stream: object) -> int:
+    """Takes a descriptor out of the file object that would close it."""
+    descriptor = os.dup(stream.fileno())  # type: ignore[attr-defined]
+    stream.close()  # type: ignore[attr-defined]
+    return descriptor
+
+
+def _signal_session(session: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(session, number)
+    for pid in _other_members(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _other_members(session: int) -> list[int]:
+    """Finds the processes of a session that left its first process group."""
+    found = ((int(path.name), _ids(path)) for path in Path("/proc").glob("[0-9]*"))
+    return [pid for pid, ids in found if ids is not None and ids[1] == session != ids[0]]
+
+
+def _ids(process: Path) -> tuple[int, int] | None:
+    """Gives the process group and the session of a process that still exists."""
+    try:
+        status = (process / "stat").read_bytes()
+    except OSError:
+        return None
+    # The name of the program, in parentheses, may hold anything (proc(5)).
+    _state, _parent, group, session, *_rest = status.rpartition(b")")[2].split()
+    return int(group), int(session)
