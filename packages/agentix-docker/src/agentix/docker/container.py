@@ -13,7 +13,6 @@ from agentix.wire import DEFAULT_PORT
 
 __all__ = [
     "TASK_CAPABILITIES",
-    "TOKEN_PATH",
     "ContainerPlan",
     "Control",
     "Network",
@@ -38,22 +37,25 @@ TASK_CAPABILITIES = (
 """The capabilities that a task image needs; all others are dropped, among them Docker's own
 defaults AUDIT_WRITE, MKNOD, NET_RAW and SETPCAP."""
 
-TOKEN_PATH = "/.agentix-token"  # noqa: S105
-"""Where the token is put into a container that shares no directory with this host."""
+TOKEN_PATH = "/nix/.token"  # noqa: S105
+"""Where the runtime finds the token: on a tmpfs, and only until it has read it."""
 
 CONTROL_TARGET = "/run/agentix"
 """Where the control directory appears in the sandbox."""
 
-ENTRYPOINT = """\
+ENTRYPOINT = f"""\
 set -e
+(umask 077; IFS= read -r token; printf %s "$token" >{TOKEN_PATH})
 mkdir -p /nix/store
 for d in /mnt/*/store; do
   set -- "$d"/*
   if [ -e "$1" ]; then ln -sfn "$@" /nix/store/; fi
 done
-exec /mnt/runtime/entry/bin/start
+exec /mnt/runtime/entry/bin/start </dev/null
 """
-"""The architecture's entrypoint; a store without entries leaves no dangling link."""
+"""The architecture's entrypoint; a store without entries leaves no dangling link.
+
+The token comes as the first line of standard input: no disk, argument or environment has it."""
 
 DIGITS_IN_MOUNT = 16
 """Digits of the digest in a mount's name: every link of the store carries them."""
@@ -86,7 +88,6 @@ class UnixControl:
             "AGENTIX_BIND_HOST": None,
             "AGENTIX_BIND_PORT": None,
             "AGENTIX_BIND_UNIX": f"{CONTROL_TARGET}/socket",
-            "AGENTIX_TOKEN_FILE": f"{CONTROL_TARGET}/token",
         }
 
     @property
@@ -117,7 +118,6 @@ class TcpControl:
             "AGENTIX_BIND_HOST": "0.0.0.0" if own else self.publish_host,  # noqa: S104
             "AGENTIX_BIND_PORT": str(DEFAULT_PORT if own else 0),
             "AGENTIX_BIND_UNIX": None,
-            "AGENTIX_TOKEN_FILE": TOKEN_PATH,
         }
 
     @property
@@ -182,6 +182,9 @@ def container_config(plan: ContainerPlan) -> dict[str, object]:
         "Labels": plan.labels,
         "Healthcheck": {"Test": ["NONE"]},  # the task image's own would run in every sandbox
         "ExposedPorts": {port: {} for port in plan.control.ports},
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
         "HostConfig": _host_config(plan),
@@ -192,6 +195,7 @@ def _environment(plan: ContainerPlan) -> list[str]:
     settings: dict[str, str | None] = {
         **plan.control.environment,
         "AGENTIX_MOUNT_ROOT": "/mnt",
+        "AGENTIX_TOKEN_FILE": TOKEN_PATH,
         "AGENTIX_EXEC_USER": plan.config.user or plan.images.task.user or None,
         "AGENTIX_LEASE_SECONDS": f"{plan.lease:g}",
     }

@@ -74,13 +74,10 @@ class ControlDirectories:
         """Names the directory of a sandbox."""
         return self._own / sandbox_id
 
-    def add(self, sandbox_id: str, token: str) -> Path:
-        """Makes the directory of a sandbox, readable by its owner only, with its token."""
+    def add(self, sandbox_id: str) -> Path:
+        """Makes the directory of a sandbox, for its owner only."""
         directory = self.path(sandbox_id)
         directory.mkdir(mode=0o700)
-        descriptor = os.open(directory / "token", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(token)
         return directory
 
     def remove(self, sandbox_id: str) -> None:

@@ -20,7 +20,6 @@ from agentix.deployment import (
 from agentix.docker.cancellation import finish, together
 from agentix.docker.container import (
     TASK_CAPABILITIES,
-    TOKEN_PATH,
     ContainerPlan,
     Control,
     Network,
@@ -323,7 +322,7 @@ class DockerDeployment(Deployment):
         self._records[record.id] = record
         token = secrets.token_urlsafe(32)
         try:
-            control = self._make_control(record.id, network, token)
+            control = self._make_control(record.id, network)
             plan = ContainerPlan(
                 config=config,
                 network=network,
@@ -340,18 +339,17 @@ class DockerDeployment(Deployment):
         record.hold(sandbox, self._lease)
         return sandbox
 
-    def _make_control(self, sandbox_id: str, network: Network, token: str) -> Control:
+    def _make_control(self, sandbox_id: str, network: Network) -> Control:
         if self._control == "unix" or network == "none":
-            return UnixControl(self._directories.add(sandbox_id, token))
+            return UnixControl(self._directories.add(sandbox_id))
         return TcpControl(self._publish_host, network)
 
     async def _boot(self, record: SandboxRecord, plan: ContainerPlan, token: str) -> str:
         """Makes the container, starts it, and gives the URL of its runtime."""
         await self._make_container(record.id, plan)
-        if isinstance(plan.control, TcpControl):
-            await self._engine.write_container_file(record.id, TOKEN_PATH, token.encode())
-        async with self._engine.attached(record.id) as messages:
-            output = Output(messages)
+        async with self._engine.attached(record.id) as attachment:
+            await attachment.write(f"{token}\n".encode())
+            output = Output(attachment.messages())
             try:
                 async with asyncio.timeout(plan.config.start_timeout):
                     url = await self._start(record, output)

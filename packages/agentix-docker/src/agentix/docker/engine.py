@@ -1,10 +1,8 @@
 """The requests that a deployment makes to a Docker engine, typed; untyped JSON ends here."""
 
-import io
 import json
 import os
 import sys
-import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from aiodocker.stream import Stream
 from aiodocker.volumes import DockerVolume
 
 __all__ = [
+    "Attachment",
     "ConflictError",
     "ContainerState",
     "Death",
@@ -94,6 +93,25 @@ class ContainerState:
     """Its labels."""
     running: bool
     """Whether its processes live."""
+
+
+class Attachment:
+    """A connection to the standard streams of a container."""
+
+    def __init__(self, name: str, stream: Stream) -> None:
+        self._name = name
+        self._stream = stream
+
+    async def write(self, data: bytes) -> None:
+        """Writes to standard input; a container that is not started yet finds it there later."""
+        with _translated(f"writing to container {self._name}"):
+            await self._stream.write_in(data)
+
+    async def messages(self) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Yields pairs of a file descriptor (1 or 2) and some bytes, until the container ends."""
+        with _translated(f"reading from container {self._name}"):
+            while (message := await self._stream.read_out()) is not None:
+                yield message.stream, message.data
 
 
 class Engine:
@@ -220,29 +238,15 @@ class Engine:
             return False
         return True
 
-    async def write_container_file(self, name: str, path: str, content: bytes) -> None:
-        """Writes a file of mode 0600, owned by root, into a container that need not run."""
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            member = tarfile.TarInfo(path.removeprefix("/"))
-            member.mode, member.size = 0o600, len(content)
-            tar.addfile(member, io.BytesIO(content))
-        container = self._docker.containers.container(name)
-        with _translated(f"writing {path} into container {name}"):
-            await container.put_archive("/", archive.getvalue())  # type: ignore[no-untyped-call]
-
     @asynccontextmanager
-    async def attached(self, name: str) -> AsyncIterator[AsyncIterator[tuple[int, bytes]]]:
-        """Attaches to what a container prints from now on, for the length of the block.
-
-        Yields:
-            Pairs of a file descriptor (1 or 2) and some bytes, until the container ends.
-        """
+    async def attached(self, name: str) -> AsyncIterator[Attachment]:
+        """Attaches to a container's standard streams from now on, for the length of the block."""
         with _translated(f"attaching to container {name}"):
-            stream = self._docker.containers.container(name).attach(stdout=True, stderr=True)
+            container = self._docker.containers.container(name)
+            stream = container.attach(stdin=True, stdout=True, stderr=True)
             await stream._init()
         try:
-            yield _messages(stream)
+            yield Attachment(name, stream)
         finally:
             await stream.close()
 
@@ -293,11 +297,6 @@ def _death(event: Mapping[str, Any]) -> Death:
     seconds, nanoseconds = divmod(event["timeNano"], 10**9)
     at = f"{seconds}.{nanoseconds:09}"
     return Death(attributes["name"], int(attributes["exitCode"]), at)
-
-
-async def _messages(stream: Stream) -> AsyncIterator[tuple[int, bytes]]:
-    while (message := await stream.read_out()) is not None:
-        yield message.stream, message.data
 
 
 @contextmanager
