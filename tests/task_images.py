@@ -9,6 +9,7 @@ is made raises the number in its tag.
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -153,7 +154,9 @@ def unpack_packages(packages: Sequence[str], path: Path) -> None:
 
 
 def debian_mirror() -> str:
-    """Finds the Debian mirror that this machine's apt is set to."""
+    """Finds a Debian mirror: `AGENTIX_DEBIAN_MIRROR`, or the one this machine's apt is set to."""
+    if chosen := os.environ.get("AGENTIX_DEBIAN_MIRROR"):
+        return chosen
     targets = run(["apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)"])
     for line in targets.splitlines():
         origin, label, uri = line.split(maxsplit=2)

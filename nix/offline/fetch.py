@@ -418,17 +418,24 @@ Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";
 
 
 def debian_mirror() -> str:
-    """Finds the mirror of the Debian archive that this machine's apt is set to.
+    """Finds a mirror of the Debian archive: the one that this machine's apt is set to.
+
+    `AGENTIX_DEBIAN_MIRROR` names another, for machines of Debian's relatives.
 
     Raises:
         FetchError: apt knows none.
     """
+    if chosen := os.environ.get("AGENTIX_DEBIAN_MIRROR"):
+        return chosen
     targets = run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(LABEL)"])
     for line in targets.splitlines():
         uri, _, origin = line.partition(" ")
         if origin == "Debian Debian":
             return uri
-    raise FetchError("apt knows no mirror of Debian; run `apt-get update` once, then try again")
+    raise FetchError(
+        "apt knows no mirror of Debian; run `apt-get update` once, or name a mirror in "
+        "AGENTIX_DEBIAN_MIRROR, or build by nix/Dockerfile"
+    )
 
 
 def machine_proxies() -> str:
@@ -460,11 +467,22 @@ def run(
     """Runs a program and returns its output.
 
     Raises:
-        FetchError: It failed; the message carries what it said.
+        FetchError: It is missing, or failed; the message carries what it said.
     """
-    finished = subprocess.run(
-        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    try:
+        finished = subprocess.run(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError as error:
+        raise FetchError(
+            f"{command[0]} is not installed; the offline package set is fetched on Debian and its "
+            "relatives, elsewhere build by nix/Dockerfile or with --nixpkgs"
+        ) from error
     if finished.returncode != 0:
         raise FetchError(f"`{' '.join(command)}` failed:\n{finished.stderr or finished.stdout}")
     return finished.stdout
