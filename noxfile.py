@@ -1,6 +1,5 @@
 """Everything that is done to this repository, a session each: `nox -l` lists them."""
 
-import os
 import re
 import shutil
 import subprocess

@@ -14,8 +14,6 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TypeVar
 
-from agentix_namespaces import mock_agent, mock_dataset
-
 from agentix import (
     Deployment,
     DockerDeployment,
@@ -23,6 +21,7 @@ from agentix import (
     RuntimeClient,
     SandboxConfig,
 )
+from agentix_namespaces import mock_agent, mock_dataset
 
 T = TypeVar("T")
 

@@ -13,12 +13,19 @@
   packages ? [ ],
 }:
 let
-  manifest = builtins.fromJSON (builtins.readFile (source + "/manifest.json"));
+  # Only these, so that the image does not change with a README.
+  manifestFile = source + "/manifest.json";
+  modules = source + "/agentix_namespaces";
+  programs = source + "/bin";
+
+  manifest = builtins.fromJSON (builtins.readFile manifestFile);
   python = pkgs.python313;
 in
 pkgs.runCommand "agentix-namespace-${manifest.name}"
   {
-    source = import ./source.nix source;
+    modules = import ./source.nix modules;
+    programs = if builtins.pathExists programs then import ./source.nix programs else "";
+    manifest = builtins.path { path = manifestFile; };
     shell = import ./static-shell.nix { inherit pkgs; };
     inherit packages;
     inherit (python) interpreter;
@@ -26,16 +33,15 @@ pkgs.runCommand "agentix-namespace-${manifest.name}"
   }
   ''
     mkdir -p $out/python
-    cp -R $source/agentix_namespaces $out/python/
-    cp $source/manifest.json $out/manifest.json
+    cp -R $modules $out/python/agentix_namespaces
+    cp $manifest $out/manifest.json
     chmod -R u+w $out
     $compile $out/python
 
-    if [ -d $source/bin ] || [ -n "$packages" ]; then
+    if [ -n "$programs$packages" ]; then
       mkdir $out/bin
     fi
-    for program in $source/bin/*; do
-      [ -f $program ] || continue
+    for program in ''${programs:+$programs/*}; do
       sed -e "1s|^#!/bin/sh|#!$shell/bin/sh|" \
         -e "1s|^#!/usr/bin/env python3|#!$interpreter -I|" \
         $program >$out/bin/''${program##*/}

@@ -3,13 +3,14 @@
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from nix.closures import Builder, Closure
-from nix.images import find_image
+from nix.images import Image, find_image
 
 UNCHECKED_HASH = 0b01
 """The flags of a pyc that is taken without a look at its source (PEP 552)."""
@@ -172,3 +173,18 @@ def test_documented_namespace_builds_from_a_directory_anywhere(
     interpreter = re.match(r"#!(\S+) -I\n", script)
     assert interpreter is not None
     assert in_closure(Path(interpreter.group(1)), closure)
+
+
+def test_closure_does_not_change_with_what_it_does_not_hold(
+    builder: Builder, namespace_image: Image, namespace_closure: Closure, tmp_path: Path
+) -> None:
+    copy = tmp_path / "mock-agent"
+    shutil.copytree(namespace_image.expression, copy)
+    expression = (copy / "default.nix").read_text()
+    anywhere = expression.replace("../../nix/namespace.nix", "<agentix/namespace.nix>")
+    (copy / "default.nix").write_text(anywhere)
+    (copy / "README.md").write_text("Changed.\n")
+    cache = copy / "agentix_namespaces" / "mock_agent" / "__pycache__"
+    cache.mkdir(exist_ok=True)
+    (cache / "leftover.pyc").write_bytes(b"")
+    assert builder.build([copy])[0].entry == namespace_closure.entry

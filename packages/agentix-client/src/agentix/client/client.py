@@ -21,7 +21,7 @@ from agentix.client.lease import Lease
 from agentix.client.stream import Stream
 from agentix.client.upload import Upload, size_of
 from agentix.errors import ArgumentsError
-from agentix.stub import Codec, Stub, reasons, stub_of
+from agentix.stub import Codec, Stub, stub_of
 from agentix.trace import current_trace
 from agentix.wire import (
     NDJSON,
@@ -396,5 +396,7 @@ def _exec_body(
             max_output=max_output,
         )
     except ValidationError as error:
-        raise ArgumentsError(f"command {command!r}: {reasons(error)}") from error
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        why = "; ".join(f"{'.'.join(map(str, it['loc']))}: {it['msg']}" for it in problems)
+        raise ArgumentsError(f"the command can not be run: {why}") from error
     return request.model_dump_json(exclude_defaults=True).encode()

@@ -202,19 +202,26 @@ class DockerDeployment(Deployment):
         await self._refresh([*self._records.values()])
         return [record.info() for record in self._records.values()]
 
-    async def prune(self) -> Sequence[str]:
-        """Removes the closure volumes that no container uses, of all deployments on the engine.
+    async def prune(self, *references: str) -> Sequence[str]:
+        """Removes closure volumes that no container uses, whichever deployment made them.
 
-        Call it while no sandbox is being made.
+        Call it while no sandbox is being made from these images.
+
+        Args:
+            references: The runtime and namespace images whose volumes are meant; all volumes on
+                the engine where none is given.
 
         Returns:
-            The names of the volumes.
+            The names of the volumes that were removed.
 
         Raises:
-            DeploymentError: The engine failed.
+            DeploymentError: An image is missing, or the engine failed.
         """
         self._require_open()
-        return await self._volumes.prune()
+        if not references:
+            return await self._volumes.prune()
+        images = await together(*map(self._engine.image, references))
+        return await self._volumes.prune([image.digest for image in images])
 
     async def _open(self) -> None:
         facts = await self._engine.facts()

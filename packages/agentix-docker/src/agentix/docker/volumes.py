@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 
 from agentix.docker.cancellation import finish
@@ -72,16 +73,22 @@ class ClosureVolumes:
         if self._fills:
             await asyncio.wait(list(self._fills.values()))
 
-    async def prune(self) -> list[str]:
-        """Removes the volumes that no sandbox uses, and gives their names."""
+    async def prune(self, digests: Collection[str] | None = None) -> list[str]:
+        """Removes the volumes, of all digests or of some, that no sandbox uses.
+
+        Returns:
+            The names of the volumes that were removed.
+        """
         removed = []
         for holder in await self._engine.containers({ROLE: "holder"}):
-            name = volume_name(holder.labels[DIGEST])
-            users = await self._engine.containers_with_volume(name)
+            digest = holder.labels[DIGEST]
+            if digests is not None and digest not in digests:
+                continue
+            users = await self._engine.containers_with_volume(volume_name(digest))
             if all(user.name == holder.name for user in users):
                 with suppress(ConflictError):
-                    await finish(self._remove(holder.labels[DIGEST]))
-                    removed.append(name)
+                    await finish(self._remove(digest))
+                    removed.append(volume_name(digest))
         return removed
 
     async def _ensure_filled(self, image: EngineImage) -> None:

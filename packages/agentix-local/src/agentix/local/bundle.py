@@ -33,12 +33,11 @@ SHEBANG_LIMIT = 255
 FIND_ROOTS = """
 import importlib, json, os, sys
 importlib.import_module("agentix.runtime.__main__")
-files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-roots = [
-    root for root in sys.path
-    if os.path.isdir(root) and any(file and file.startswith(root + os.sep) for file in files)
-]
-print(json.dumps([roots, sys.base_prefix]))
+used = set()
+for module in list(sys.modules.values()):
+    file = getattr(module, "__file__", None) or ""
+    used.add(max((root for root in sys.path if file.startswith(root + os.sep)), key=len, default=""))
+print(json.dumps([[root for root in dict.fromkeys(sys.path) if root in used], sys.base_prefix]))
 """
 """Imports the runtime as a sandbox does, and tells which entries of the search path that took."""
 

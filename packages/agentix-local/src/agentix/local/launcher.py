@@ -302,6 +302,7 @@ def _be_init(plan: Plan) -> NoReturn:
     """Becomes pid 1: makes the sandbox, starts the runtime in it, and reaps until that ends."""
     try:
         os.dup2(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC), 0)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         for directory in plan["cgroups"]:
             _write(f"{directory}/cgroup.procs", "0")
