@@ -36,7 +36,8 @@ importlib.import_module("agentix.runtime.__main__")
 used = set()
 for module in list(sys.modules.values()):
     file = getattr(module, "__file__", None) or ""
-    used.add(max((root for root in sys.path if file.startswith(root + os.sep)), key=len, default=""))
+    roots = [root for root in sys.path if file.startswith(root + os.sep)]
+    used.add(max(roots, key=len, default=""))
 print(json.dumps([[root for root in dict.fromkeys(sys.path) if root in used], sys.base_prefix]))
 """
 """Imports the runtime as a sandbox does, and tells which entries of the search path that took."""

@@ -6,8 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,13 +122,9 @@ class LocalDeployment(Deployment):
     async def __aexit__(self, *exception: Any) -> None:
         """Deletes every sandbox that this deployment made."""
         self._closed = True
-        await _to_the_end(self._remove_all())
-
-    async def _remove_all(self) -> None:
-        removals = [self._removal(record) for record in list(self._records.values())]
-        for outcome in await asyncio.gather(*removals, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        removals = [self._removal(record) for record in self._records.values()]
+        if removals:
+            await _to_the_end(removals)
 
     async def create(self, config: SandboxConfig) -> Sandbox:
         """Makes a sandbox and returns once its runtime accepts calls.
@@ -153,7 +148,7 @@ class LocalDeployment(Deployment):
             async with self._starting:
                 url = await self._start(record, parts)
         except BaseException:
-            await _to_the_end(self._removal(record))
+            await _to_the_end([self._removal(record)])
             raise
         record.ready = True
         logger.info("sandbox %s runs on %s", identity, config.image)
@@ -278,7 +273,7 @@ class LocalDeployment(Deployment):
             SandboxNotFoundError: This deployment has no such sandbox (or no longer).
         """
         record = self._find(sandbox_id)
-        await _to_the_end(self._removal(record))
+        await _to_the_end([self._removal(record)])
         logger.info("sandbox %s is deleted", sandbox_id)
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
@@ -299,11 +294,11 @@ class LocalDeployment(Deployment):
             raise SandboxNotFoundError(f"this deployment has no sandbox {sandbox_id!r}")
         return record
 
-    async def _removal(self, record: _Record) -> None:
-        """Removes a sandbox once, however many ask for it."""
+    def _removal(self, record: _Record) -> asyncio.Task[None]:
+        """Gives the one removal of a sandbox, which the first that asks for it starts."""
         if record.removal is None:
             record.removal = asyncio.create_task(self._remove(record))
-        await asyncio.shield(record.removal)
+        return record.removal
 
     async def _remove(self, record: _Record) -> None:
         try:
@@ -344,13 +339,19 @@ def _explain(call: str) -> str:
     )
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Runs work to its end; a cancellation meanwhile is raised after it."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        raise
+async def _to_the_end(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Waits for the end of all tasks; a cancellation meanwhile is raised after it.
+
+    Raises:
+        Exception: The first error of a task, once all have ended.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    for task in tasks:
+        task.result()
+    if cancelled is not None:
+        raise cancelled

@@ -95,8 +95,9 @@ KEPT_CAPABILITIES = {
     7,  # SETUID
     10,  # NET_BIND_SERVICE
     18,  # SYS_CHROOT
+    31,  # SETFCAP
 }
-"""What the root of a task image needs to install and run software, and no more."""
+"""What the root of a task image needs to install and run software, as in a container."""
 
 OWN_DIRECTORIES = {"dev", "mnt", "nix", "proc", "run", "sys", "tmp", "workspace"}
 """Top directories that are the sandbox's own, whatever the task image has there."""
