@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from nix.offline.fetch import DEFAULT_LOCK, fetch, fetch_or_newer
+from nix.offline.lock import Lock
 
 NIX = Path(__file__).resolve().parent
 OFFLINE = NIX / "offline"
@@ -58,7 +60,8 @@ class Builder:
         """Builds expressions and returns their closures, in the same order.
 
         Raises:
-            BuildError: Fetching or building failed.
+            BuildError: Building failed.
+            FetchError: The sources of the offline package set could not be had.
         """
         if not self.nixpkgs:
             self._fetch()
@@ -70,13 +73,14 @@ class Builder:
         """The lock in force: the committed one, unless its files have vanished."""
         if self._newer_lock.exists() and not self.strict:
             return self._newer_lock
-        return OFFLINE / "lock.json"
+        return DEFAULT_LOCK
 
     def _fetch(self) -> None:
-        command = [sys.executable, str(OFFLINE / "fetch.py"), "--cache", str(self._sources)]
-        if not self.strict:
-            command += ["--newer-to", str(self._newer_lock)]
-        run(command)
+        self._sources.mkdir(parents=True, exist_ok=True)
+        if self.strict:
+            fetch(Lock.read(DEFAULT_LOCK), self._sources)
+        else:
+            fetch_or_newer(DEFAULT_LOCK, self._newer_lock, self._sources)
 
     def _closure(self, entry: Path) -> Closure:
         paths = self._run("nix-store", "--query", "--requisites", str(entry))

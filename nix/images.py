@@ -31,6 +31,7 @@ from pathlib import Path
 from nix.bundle import write_bundle
 from nix.closures import NIX, Builder, BuildError, Closure, default_store, run
 from nix.image_archive import write_image_archive
+from nix.offline.command import FetchError
 
 REPOSITORY = NIX.parent
 NAMESPACES = REPOSITORY / "namespaces"
@@ -196,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with exclusive(cache):
             build(options.command, find_images(options.images), builder)
-    except BuildError as error:
+    except (BuildError, FetchError) as error:
         print(f"nix.images: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,7 +1,7 @@
 # A package set made of Debian packages and wheels, for machines that reach no
 # binary cache. It has the names and the interface of the part of nixpkgs that
 # the expressions of this repository use, so `nix-build -I nixpkgs=nix/offline`
-# builds any of them. `fetch.py` downloads what it is made of.
+# builds any of them. `python3 -m nix.offline.fetch` downloads what it is made of.
 {
   cache ? (
     let

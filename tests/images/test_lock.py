@@ -7,16 +7,10 @@ from pathlib import Path
 import pytest
 
 from nix.closures import Builder, Closure
-from nix.offline.fetch import (
-    DEFAULT_LOCK,
-    FetchError,
-    Lock,
-    VanishedError,
-    fetch,
-    fetch_or_newer,
-    requirement_name,
-    runtime_requirements,
-)
+from nix.offline.command import FetchError, VanishedError
+from nix.offline.fetch import DEFAULT_LOCK, fetch, fetch_or_newer, runtime_requirements
+from nix.offline.lock import Lock
+from nix.offline.wheels import requirement_name
 from tests.images.conftest import CACHE
 
 
