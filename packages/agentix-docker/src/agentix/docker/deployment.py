@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import aiodocker
+
 from agentix.deployment import (
     Deployment,
     Sandbox,
@@ -51,7 +52,7 @@ RUNTIME_MARK = "/nix/entry/bin/start"
 NAMESPACE_MARK = "/nix/entry/manifest.json"
 EVENT_DELAY = 5.0
 """Seconds that the engine's report of an end may come later than the end itself."""
-RECONNECT_DELAY = 0.2
+RECONNECT_DELAY = 1.0
 """Seconds until the engine's events are asked for again after the connection broke."""
 
 
@@ -354,9 +355,11 @@ class DockerDeployment(Deployment):
     async def _boot(self, record: SandboxRecord, plan: ContainerPlan, token: str) -> str:
         """Makes the container, starts it, and gives the URL of its runtime."""
         await self._make_container(record.id, plan)
-        async with self._engine.attached(record.id) as attachment:
-            await attachment.write(f"{token}\n".encode())
-            output = Output(attachment.messages())
+        async with (
+            self._engine.given_input(record.id, f"{token}\n".encode()),
+            self._engine.output_of(record.id) as messages,
+        ):
+            output = Output(messages)
             try:
                 async with asyncio.timeout(plan.config.start_timeout):
                     url = await self._start(record, output)
@@ -447,7 +450,7 @@ class DockerDeployment(Deployment):
                         since = death.at
                         self._note(death)
             except DeploymentError as error:
-                logger.debug("the engine's events broke off: %s", error)
+                logger.warning("the engine's events broke off: %s", error)
             await asyncio.sleep(RECONNECT_DELAY)
 
     def _note(self, death: Death) -> None:

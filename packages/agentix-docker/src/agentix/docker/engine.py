@@ -6,17 +6,18 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self
 
 import aiodocker
 import aiohttp
-from agentix.errors import DeploymentError
 from aiodocker.events import DockerEvents
 from aiodocker.stream import Stream
 from aiodocker.volumes import DockerVolume
 
+from agentix.errors import DeploymentError
+
 __all__ = [
-    "Attachment",
     "ConflictError",
     "ContainerState",
     "Death",
@@ -56,7 +57,7 @@ class EngineFacts:
     shares_sockets: bool
     """Whether a Unix socket made in a container can be reached by this process."""
     now: str
-    """The engine's own clock at the time of asking, as RFC 3339."""
+    """The engine's own clock at the time of asking, as `Engine.deaths` takes it."""
 
 
 @dataclass(frozen=True)
@@ -95,25 +96,6 @@ class ContainerState:
     """Whether its processes live."""
 
 
-class Attachment:
-    """A connection to the standard streams of a container."""
-
-    def __init__(self, name: str, stream: Stream) -> None:
-        self._name = name
-        self._stream = stream
-
-    async def write(self, data: bytes) -> None:
-        """Writes to standard input; a container that is not started yet finds it there later."""
-        with _translated(f"writing to container {self._name}"):
-            await self._stream.write_in(data)
-
-    async def messages(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Yields pairs of a file descriptor (1 or 2) and some bytes, until the container ends."""
-        with _translated(f"reading from container {self._name}"):
-            while (message := await self._stream.read_out()) is not None:
-                yield message.stream, message.data
-
-
 class Engine:
     """A Docker engine.
 
@@ -144,7 +126,7 @@ class Engine:
         return EngineFacts(
             processors=max(1, int(info.get("NCPU", 1))),
             shares_sockets=self._is_local(info),
-            now=info["SystemTime"],
+            now=str(int(datetime.fromisoformat(info["SystemTime"]).timestamp())),
         )
 
     def _is_local(self, info: Mapping[str, Any]) -> bool:
@@ -239,14 +221,36 @@ class Engine:
         return True
 
     @asynccontextmanager
-    async def attached(self, name: str) -> AsyncIterator[Attachment]:
-        """Attaches to a container's standard streams from now on, for the length of the block."""
+    async def output_of(self, name: str) -> AsyncIterator[AsyncIterator[tuple[int, bytes]]]:
+        """Attaches to what a container prints from now on, for the length of the block.
+
+        Yields:
+            Pairs of a file descriptor (1 or 2) and some bytes, until the container ends.
+        """
+        stream = self._docker.containers.container(name).attach(stdout=True, stderr=True)
+        async with self._open(name, stream):
+            yield _messages(name, stream)
+
+    @asynccontextmanager
+    async def given_input(self, name: str, data: bytes) -> AsyncIterator[None]:
+        """Puts `data` where a container that is not started yet finds it on standard input.
+
+        Standard input ends with the block. The connection is not the one of `output_of`: where
+        both are one, the engine closes it when standard output ends, and what is left of
+        standard error is lost.
+        """
+        stream = self._docker.containers.container(name).attach(stdin=True)
+        async with self._open(name, stream):
+            with _translated(f"writing to container {name}"):
+                await stream.write_in(data)
+            yield
+
+    @asynccontextmanager
+    async def _open(self, name: str, stream: Stream) -> AsyncIterator[None]:
         with _translated(f"attaching to container {name}"):
-            container = self._docker.containers.container(name)
-            stream = container.attach(stdin=True, stdout=True, stderr=True)
             await stream._init()
         try:
-            yield Attachment(name, stream)
+            yield
         finally:
             await stream.close()
 
@@ -264,7 +268,8 @@ class Engine:
 
         Args:
             labels: Which containers.
-            since: The engine's time from which on, as `EngineFacts.now` or `Death.at`.
+            since: The engine's time from which on, in seconds of the epoch, with a fraction or
+                without: `EngineFacts.now` or `Death.at`.
 
         Yields:
             The ends, until the connection breaks.
@@ -275,6 +280,9 @@ class Engine:
         try:
             while (event := await channel.get()) is not None:
                 yield _death(event)
+            if source.task is not None:
+                with _translated("following events"):
+                    await source.task
         finally:
             with suppress(aiodocker.DockerError, aiohttp.ClientError):
                 await source.stop()  # type: ignore[no-untyped-call]
@@ -297,6 +305,12 @@ def _death(event: Mapping[str, Any]) -> Death:
     seconds, nanoseconds = divmod(event["timeNano"], 10**9)
     at = f"{seconds}.{nanoseconds:09}"
     return Death(attributes["name"], int(attributes["exitCode"]), at)
+
+
+async def _messages(name: str, stream: Stream) -> AsyncIterator[tuple[int, bytes]]:
+    with _translated(f"reading from container {name}"):
+        while (message := await stream.read_out()) is not None:
+            yield message.stream, message.data
 
 
 @contextmanager

@@ -1,0 +1,316 @@
+"""How sandboxes begin and end: failures, cancellation, owners that are gone."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentix.client import RuntimeClient
+from agentix.deployment import SandboxConfig
+from agentix.docker import DockerDeployment
+from agentix.docker.engine import Engine
+from agentix.docker.labels import DEPLOYMENT, sandbox_labels
+from agentix.docker.owner import Owner
+from agentix.errors import (
+    DeploymentError,
+    SandboxNotFoundError,
+    SandboxStartError,
+    UsageError,
+)
+from tests.deployments.docker.closure_images import docker, image_of, runtime_files
+
+DEADLINE = 60.0
+PROGRAM = Path(__file__).parent / "programs" / "own.py"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[1:])}
+
+
+def containers_of(deployment: DockerDeployment) -> str:
+    """Lists the containers of a deployment, running or not."""
+    return docker("ps", "--all", "--quiet", "--filter", f"label={DEPLOYMENT}={deployment._id}")
+
+
+def control_directories(root: Path) -> list[str]:
+    """Lists the control directories of the only deployment below `root`."""
+    [own] = [path for path in root.iterdir() if path.is_dir()]
+    return sorted(path.name for path in own.iterdir())
+
+
+async def ended(sandbox_id: str) -> None:
+    """Waits until a sandbox's container has been removed."""
+    waiter = await asyncio.create_subprocess_exec(
+        "docker", "wait", sandbox_id, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    await asyncio.wait_for(waiter.wait(), DEADLINE)
+
+
+async def removed(sandbox_id: str, since: str) -> None:
+    """Waits until the engine has removed a container, at any time after `since`."""
+    filters = ["--filter", f"container={sandbox_id}", "--filter", "event=destroy"]
+    events = await asyncio.create_subprocess_exec(
+        "docker", "events", "--since", since, *filters, stdout=subprocess.PIPE
+    )
+    assert events.stdout is not None
+    try:
+        assert await asyncio.wait_for(events.stdout.readline(), DEADLINE) != b""
+    finally:
+        events.kill()
+        await events.wait()
+
+
+async def test_death_at_start_is_reported_with_its_code_and_last_lines(
+    deployment: DockerDeployment, control_root: Path, busybox: str
+) -> None:
+    start = "i=0; while [ $i -lt 100 ]; do echo line $i; i=$((i+1)); done; echo boom >&2; exit 7"
+    with image_of(runtime_files(start)) as runtime:
+        with pytest.raises(SandboxStartError, match="exit code 7") as caught:
+            await deployment.create(SandboxConfig(image=busybox, runtime=runtime))
+        assert caught.value.exit_code == 7
+        assert {"line 99", "boom"} <= set(caught.value.output.splitlines())
+        assert "line 3\n" not in caught.value.output
+        assert containers_of(deployment) == ""
+        assert control_directories(control_root) == []
+        assert await deployment.list() == []
+
+
+async def test_silence_at_start_is_reported_after_the_deadline(
+    deployment: DockerDeployment, busybox: str
+) -> None:
+    with image_of(runtime_files("echo starting; exec busybox sleep 1000")) as runtime:
+        config = SandboxConfig(image=busybox, runtime=runtime, start_timeout=1.5)
+        with pytest.raises(SandboxStartError, match=r"not ready within 1\.5 s") as caught:
+            await deployment.create(config)
+        assert (caught.value.exit_code, caught.value.output) == (None, "starting")
+        assert containers_of(deployment) == ""
+
+
+async def test_runtime_that_can_not_start_is_reported(
+    deployment: DockerDeployment, busybox: str
+) -> None:
+    files = runtime_files("exit 0")
+    del files["nix/entry/bin/sh"]
+    with image_of(files) as runtime:
+        with pytest.raises(SandboxStartError, match=r"exit code 127 (.|\n)*entry/bin/sh failed"):
+            await deployment.create(SandboxConfig(image=busybox, runtime=runtime))
+        assert containers_of(deployment) == ""
+
+
+async def test_missing_image_is_named(docker_engine: str, control_root: Path) -> None:
+    missing = "agentix-test/nobody-made-this:1"
+    async with DockerDeployment(pull=False, control_root=control_root) as deployment:
+        with pytest.raises(DeploymentError, match=f"image '{missing}' is not on the engine: load"):
+            await deployment.create(SandboxConfig(image=missing))
+
+
+async def test_missing_image_that_can_not_be_pulled_is_named(deployment: DockerDeployment) -> None:
+    missing = "127.0.0.1:1/nobody-made-this:1"
+    with pytest.raises(
+        DeploymentError, match="is not on the engine, and pulling it failed"
+    ) as caught:
+        await deployment.create(SandboxConfig(image=missing))
+    assert missing in str(caught.value)
+
+
+STAGES = ["image", "create_container", "start_container", "output_of", "waiting for the runtime"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_cancelled_creation_leaves_nothing(
+    deployment: DockerDeployment,
+    control_root: Path,
+    config: SandboxConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+) -> None:
+    await deployment.delete((await deployment.create(config)).id)  # the volumes are there
+    reached = asyncio.Event()
+    monkeypatch.setattr(*announced(stage, reached))
+    creation = asyncio.create_task(deployment.create(config))
+    await asyncio.wait_for(reached.wait(), DEADLINE)
+    creation.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creation
+    assert containers_of(deployment) == ""
+    assert control_directories(control_root) == []
+    assert await deployment.list() == []
+
+
+def announced(stage: str, reached: asyncio.Event) -> tuple[str, Callable[..., Any]]:
+    """Gives what to patch so that `reached` is set when a creation comes to a stage."""
+    path = f"agentix.docker.engine.Engine.{stage}"
+    if stage == "waiting for the runtime":
+        path = "agentix.docker.deployment.find_ready_url"
+
+        async def never(lines: object) -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+        return path, never
+    original: Callable[..., Any] = getattr(Engine, stage)
+
+    def announcing(*arguments: Any) -> Any:
+        reached.set()
+        return original(*arguments)
+
+    return path, announcing
+
+
+async def test_creation_cancelled_at_any_moment_leaves_nothing(
+    deployment: DockerDeployment, control_root: Path, config: SandboxConfig
+) -> None:
+    for tenth in range(12):
+        try:
+            async with asyncio.timeout(0.05 * tenth):
+                sandbox = await deployment.create(config)
+            await deployment.delete(sandbox.id)
+        except TimeoutError:
+            pass
+        assert containers_of(deployment) == ""
+        assert control_directories(control_root) == []
+
+
+async def test_leaving_while_a_sandbox_is_made_ends_the_creation(
+    docker_engine: str, control_root: Path, config: SandboxConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = asyncio.Event()
+    monkeypatch.setattr(*announced("waiting for the runtime", reached))
+    async with DockerDeployment(control_root=control_root) as deployment:
+        creation = asyncio.create_task(deployment.create(config))
+        await asyncio.wait_for(reached.wait(), DEADLINE)
+    with pytest.raises(DeploymentError, match="was left while the sandbox was made"):
+        await creation
+    assert containers_of(deployment) == ""
+
+
+async def test_cancelled_deletion_is_completed(
+    deployment: DockerDeployment, control_root: Path, config: SandboxConfig
+) -> None:
+    sandbox = await deployment.create(config)
+    deletion = asyncio.create_task(deployment.delete(sandbox.id))
+    await asyncio.sleep(0)  # lets the deletion begin
+    deletion.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await deletion
+    assert containers_of(deployment) == ""
+    assert control_directories(control_root) == []
+
+
+async def test_failed_deletion_can_be_repeated(
+    deployment: DockerDeployment, config: SandboxConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await deployment.create(config)
+
+    async def fail(self: Engine, name: str) -> None:
+        raise DeploymentError("the engine is busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "remove_container", fail)
+        with pytest.raises(DeploymentError, match="the engine is busy"):
+            await deployment.delete(sandbox.id)
+    await deployment.delete(sandbox.id)
+    with pytest.raises(SandboxNotFoundError):
+        await deployment.delete(sandbox.id)
+
+
+async def test_sandbox_that_ended_is_listed_with_its_exit_code(
+    deployment: DockerDeployment, config: SandboxConfig
+) -> None:
+    sandbox = await deployment.create(config)
+    docker("kill", "--signal", "KILL", sandbox.id)
+    info = await deployment.get(sandbox.id)
+    assert (info.status, info.exit_code) == ("exited", 137)
+    await deployment.delete(sandbox.id)
+    assert await deployment.list() == []
+
+
+async def test_owner_that_is_killed_takes_its_sandboxes_along(
+    images: None, control_root: Path, busybox: str
+) -> None:
+    since = docker("info", "--format", "{{.SystemTime}}")
+    command = [sys.executable, str(PROGRAM), str(control_root), busybox, "3"]
+    owner = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    ids = [(await owner.stdout.readline()).decode().strip() for _ in range(2)]
+    owner.send_signal(signal.SIGKILL)
+    await owner.wait()
+    for sandbox_id in ids:
+        await removed(sandbox_id, since)
+    assert len(control_directories(control_root)) == 2
+    async with DockerDeployment(control_root=control_root):
+        assert control_directories(control_root) == []
+
+
+async def test_sandbox_outlives_many_leases_while_its_owner_lives(
+    images: None, control_root: Path, busybox: str
+) -> None:
+    async with DockerDeployment(control_root=control_root, lease=1.0) as deployment:
+        sandbox = await deployment.create(SandboxConfig(image=busybox))
+        async with RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client:
+            assert (await client.run("sleep 3")).exit_code == 0
+        assert (await deployment.get(sandbox.id)).status == "running"
+
+
+async def test_container_that_was_never_started_goes_with_its_owner(
+    control_root: Path, busybox: str, dead_owner: Owner
+) -> None:
+    orphan = created_for(dead_owner, busybox)
+    mine = created_for(Owner.current(), busybox)
+    foreign = created_for(replace(dead_owner, boot="another-boot"), busybox)
+    try:
+        async with DockerDeployment(control_root=control_root):
+            left = docker("ps", "--all", "--quiet", "--no-trunc").split()
+        assert [name in left for name in (orphan, mine, foreign)] == [False, True, True]
+    finally:
+        docker("rm", "--force", mine, foreign)
+
+
+@pytest.fixture
+def dead_owner() -> Owner:
+    """Gives a process that has ended."""
+    program = "from agentix.docker.owner import Owner; print(Owner.current())"
+    output = subprocess.check_output([sys.executable, "-c", program], env=ENVIRONMENT, text=True)
+    owner = Owner.parse(output.strip())
+    assert owner is not None
+    return owner
+
+
+def created_for(owner: Owner, image: str) -> str:
+    """Makes a container as one is left by an owner that dies between two requests."""
+    labels = sandbox_labels("0000000000000000", owner)
+    options = [option for name in labels for option in ("--label", f"{name}={labels[name]}")]
+    return docker("create", *options, image, "true")
+
+
+async def test_two_deployments_see_their_own_sandboxes_only(
+    deployment: DockerDeployment, control_root: Path, config: SandboxConfig
+) -> None:
+    async with DockerDeployment(control_root=control_root) as other:
+        sandbox = await deployment.create(config)
+        assert await other.list() == []
+        with pytest.raises(SandboxNotFoundError):
+            await other.get(sandbox.id)
+
+
+async def test_deployment_that_is_not_open_refuses_calls(docker_engine: str) -> None:
+    deployment = DockerDeployment()
+    with pytest.raises(UsageError, match="is not open"):
+        await deployment.list()
+
+
+async def test_control_root_that_is_too_long_is_refused(docker_engine: str) -> None:
+    with pytest.raises(UsageError, match="is too long for a Unix socket"):
+        async with DockerDeployment(control_root=Path("/tmp", "x" * 80)):
+            pass
+
+
+async def test_no_engine_is_a_deployment_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    with pytest.raises(DeploymentError, match="the Docker engine does not answer"):
+        async with DockerDeployment():
+            pass
