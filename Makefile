@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 DEPLOYMENT ?= local
+OPTIONS ?=
 NOX = .venv/bin/nox
 
 .PHONY: demo test dev lint types bench images wheels docs clean
@@ -10,14 +11,14 @@ demo: $(NOX)
 	@$(NOX) -s demo -- $(DEPLOYMENT)
 
 test: $(NOX)
-	@$(NOX) -s tests
+	@$(NOX) -s tests -- $(OPTIONS)
 
 dev: $(NOX)
 	@.venv/bin/pip install -q $(foreach path,$(wildcard packages/* namespaces/*),-e $(path))
 	@.venv/bin/pip install -q --group test --group lint --group types
 
 lint types bench images wheels docs: $(NOX)
-	@$(NOX) -s $@
+	@$(NOX) -s $@ -- $(OPTIONS)
 
 $(NOX):
 	@$(PYTHON) -m venv .venv

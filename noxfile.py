@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -30,7 +31,7 @@ PYTHON_SOURCES = [
 ]
 
 
-def group(name: str) -> list[str]:
+def group(name: str) -> Sequence[str]:
     """Gives the requirements of a dependency group of pyproject.toml."""
     return nox.project.dependency_groups(PROJECT, name)
 
@@ -86,7 +87,7 @@ def demo(session: nox.Session) -> None:
 
 def make_host_bundles(session: nox.Session) -> None:
     """Lays out the runtime and the namespaces for sandboxes on this machine's own interpreter."""
-    version = DISTRIBUTIONS and read_version()
+    version = read_version()
     make = ["python", "-m", "agentix.local.bundle"]
     runtime = BUNDLES / "agentix" / "runtime" / version
     session.run(*make, "runtime", str(runtime), silent=True)
@@ -112,14 +113,14 @@ def demo_in_containers(session: nox.Session) -> None:
 
 @nox.session
 def images(session: nox.Session) -> None:
-    """Build the images of the runtime and the namespaces and load them into Docker."""
-    build_images(session)
+    """Build all images and load them into Docker; `-- --locked` takes locked files only."""
+    build_images(session, *session.posargs)
 
 
-def build_images(session: nox.Session) -> None:
+def build_images(session: nox.Session, *options: str) -> None:
     """Builds by Nix where it is installed, by Docker with Nix inside where it is not."""
     if shutil.which("nix-build"):
-        session.run("python", "-m", "nix.images", "load")
+        session.run("python", "-m", "nix.images", *options, "load")
         return
     version = read_version()
     build = ["docker", "build", "-f", "nix/Dockerfile"]
@@ -146,7 +147,7 @@ def types(session: nox.Session) -> None:
     wheels = build_wheels(session)
     session.install("--force-reinstall", "--no-deps", "--quiet", *wheels)
     session.install("--quiet", *wheels, *group("types"))
-    session.run("mypy", "packages", "tests", "typing_tests", "examples", "bench", "nix")
+    session.run("mypy", *(path for path in PYTHON_SOURCES if (ROOT / path).exists()))
     session.run("pyright", "typing_tests", "examples")
 
 

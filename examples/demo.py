@@ -36,7 +36,7 @@ async def timed(step: str, work: Awaitable[T]) -> T:
 
 async def main(deployment: Deployment, image: str) -> None:
     """Boots a sandbox with both mock namespaces and uses all that a client offers."""
-    config = SandboxConfig(image=image, namespaces=(mock_agent, mock_dataset))
+    config = SandboxConfig(image=image, namespaces=[mock_agent, mock_dataset])
     async with deployment:
         sandbox = await timed("create a sandbox", deployment.create(config))
         async with RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client:

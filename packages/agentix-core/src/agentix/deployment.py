@@ -8,7 +8,7 @@ from datetime import datetime
 from types import ModuleType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
 from agentix.errors import SandboxNotFoundError
 from agentix.version import VERSION
@@ -27,17 +27,18 @@ DEFAULT_RUNTIME = f"agentix/runtime:{VERSION}"
 """The runtime image of this release."""
 
 
-def _reference(value: object) -> object:
+def _reference(value: object) -> str:
     """Turns a namespace module into the image reference that it carries as `__image__`."""
-    if not isinstance(value, ModuleType):
-        return value
-    image = getattr(value, "__image__", None)
-    if not isinstance(image, str):
+    reference = getattr(value, "__image__", None) if isinstance(value, ModuleType) else value
+    if isinstance(reference, str) and reference:
+        return reference
+    if isinstance(value, ModuleType):
         raise ValueError(f"module {value.__name__} has no __image__: give its image reference")
-    return image
+    raise ValueError("give an image reference, or a namespace module that carries one")
 
 
-ImageReference = Annotated[str, Field(min_length=1), BeforeValidator(_reference)]
+Namespace = Annotated[str | ModuleType, PlainValidator(_reference)]
+"""A namespace image: its reference, or the module that carries it as `__image__`."""
 
 
 class SandboxConfig(BaseModel):
@@ -53,7 +54,7 @@ class SandboxConfig(BaseModel):
     """The task image, used as it is."""
     runtime: Annotated[str, Field(min_length=1)] = DEFAULT_RUNTIME
     """The runtime image."""
-    namespaces: tuple[ImageReference, ...] = ()
+    namespaces: Annotated[Sequence[Namespace], AfterValidator(tuple)] = ()
     """Namespace images, as references or as modules that carry `__image__`."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the sandbox, visible to commands and impls."""
@@ -69,6 +70,11 @@ class SandboxConfig(BaseModel):
     """Who runs commands, as `name`, `uid` or `uid:gid`; the task image's own user by default."""
     start_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     """Seconds from the start of the sandbox until it must accept calls."""
+
+    @property
+    def namespace_images(self) -> tuple[str, ...]:
+        """The references of the namespace images."""
+        return tuple(map(_reference, self.namespaces))
 
 
 @dataclass(frozen=True, slots=True)
