@@ -298,7 +298,7 @@ class DockerDeployment(Deployment):
 
     async def _images(self, config: SandboxConfig) -> SandboxImages:
         """Finds the images on the engine, and has the volumes of their closures filled."""
-        references = [config.image, config.runtime, *config.namespaces]
+        references = [config.image, config.runtime, *config.namespace_images]
         task, runtime, *namespaces = await together(*map(self._image, references))
         await together(
             self._volumes.ensure(runtime, RUNTIME_MARK),

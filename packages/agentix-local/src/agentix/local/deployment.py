@@ -163,7 +163,7 @@ class LocalDeployment(Deployment):
                 f"runtime {config.runtime!r} is the host's own interpreter, which runs only with"
                 f" image='/', not in {config.image!r}: take a runtime that Nix built"
             )
-        found = (find_bundle(reference, self._bundles) for reference in config.namespaces)
+        found = (find_bundle(reference, self._bundles) for reference in config.namespace_images)
         return _Parts(image, runtime, tuple(found))
 
     def _check(self, config: SandboxConfig) -> None:
