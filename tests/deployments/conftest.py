@@ -108,10 +108,12 @@ def docker_target(docker_engine: str) -> Iterator[Target]:
             config=SandboxConfig(image=TASK_IMAGES["busybox"]("docker"), namespaces=(MOCK_AGENT,)),
             missing_image="agentix-test/missing:1",
             broken_runtime=broken,
-            leftovers=lambda: _containers() | {path.name for path in control.iterdir()},
+            # An open deployment has a directory of its own, and one below it for each sandbox.
+            leftovers=lambda: _containers() | {str(path) for path in control.glob("*/*")},
             expression=f"DockerDeployment(control_root=Path({directory!r}), pull=False, lease=1.0)",
             imports="from pathlib import Path; from agentix.docker import DockerDeployment",
         )
+        assert [*control.iterdir()] == []
     subprocess.run(["docker", "rmi", "--force", broken], check=True, capture_output=True)
 
 

@@ -200,7 +200,6 @@ async def test_sandboxes_do_not_see_one_another(deployment: Deployment, target: 
 
 async def test_workspace_and_tmp_are_writable(deployment: Deployment, target: Target) -> None:
     async with connected(deployment, target.config) as (_, client):
-        assert await output(client, "pwd") == "/workspace"
         await output(client, "echo x > /workspace/file && echo x > /tmp/file && rm /tmp/file")
 
 

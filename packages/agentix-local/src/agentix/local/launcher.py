@@ -232,7 +232,7 @@ def _enter_pid_namespace() -> None:
         except RefusedError:
             pass  # a root without SYS_ADMIN goes the way of an ordinary user
         else:
-            os.setgroups([])
+            _leave_groups()
             return
     call("unshare", CLONE_NEWUSER, about="CLONE_NEWUSER")
     for name, text in (
@@ -242,6 +242,13 @@ def _enter_pid_namespace() -> None:
     ):
         _write(f"/proc/self/{name}", text)
     call("unshare", CLONE_NEWPID, about="CLONE_NEWPID")
+
+
+def _leave_groups() -> None:
+    try:
+        os.setgroups([])
+    except PermissionError:
+        pass  # the root of a user namespace may have been denied it, as setgroups tells in proc(5)
 
 
 def _write(path: str, text: str) -> None:
