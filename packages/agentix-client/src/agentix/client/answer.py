@@ -10,7 +10,7 @@ from agentix.errors import NamespaceNotFoundError, RemoteCallError, Serializatio
 from agentix.stub import Codec, Stub, reasons
 from agentix.wire import RemoteError
 
-__all__ = ["decode_answer", "decode_value", "parse", "refused_call", "remote_call_error"]
+__all__ = ["decode_answer", "decode_value", "not_found", "parse", "remote_call_error"]
 
 T = TypeVar("T")
 
@@ -71,8 +71,7 @@ def remote_call_error(fields: object) -> RemoteCallError | None:
     return RemoteCallError(error.type, error.message, error.traceback)
 
 
-def refused_call(connection: Connection, status: int, body: bytes) -> Exception:
-    """Makes the error for a call that was answered with a status other than 200."""
-    if status == 404 and (missing := reason(body)):
-        return NamespaceNotFoundError(missing)
-    return connection.refusal(status, body)
+def not_found(connection: Connection, body: bytes) -> Exception:
+    """Makes the error for a call that was answered with status 404."""
+    missing = reason(body)
+    return NamespaceNotFoundError(missing) if missing else connection.refusal(404, body)

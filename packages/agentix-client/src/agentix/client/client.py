@@ -12,7 +12,7 @@ from aiohttp import ClientResponse
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from agentix.client.answer import decode_answer, refused_call
+from agentix.client.answer import decode_answer, not_found
 from agentix.client.connection import JSON, Connection
 from agentix.client.download import READ_BUFFER, range_header, save
 from agentix.client.events import ExecDecoder
@@ -173,25 +173,25 @@ class RuntimeClient:
     async def _call(self, stub: Stub, body: bytes) -> Any:
         response = await self._post_call(body)
         content = await self._connection.read(response)
-        if response.status != 200:
-            raise refused_call(self._connection, response.status, content)
         return decode_answer(self._connection, stub, content)
 
     async def _open(self, stub: Stub, body: bytes) -> ClientResponse:
         """Sends the call of a stub that streams, and gives the answer once it does stream."""
         response = await self._post_call(body)
-        if response.status == 200 and response.content_type == NDJSON:
+        if response.content_type == NDJSON:
             return response
         content = await self._connection.read(response)
-        if response.status != 200:
-            raise refused_call(self._connection, response.status, content)
         decode_answer(self._connection, stub, content)
         raise self._connection.nonsense(content)
 
     async def _post_call(self, body: bytes) -> ClientResponse:
         trace = current_trace.get()
         headers = JSON if trace is None else JSON | trace.headers()
-        return await self._connection.request("POST", "_remote", body=body, headers=headers)
+        response = await self._connection.request("POST", "_remote", body=body, headers=headers)
+        if response.status == 404:
+            raise not_found(self._connection, await self._connection.read_refusal(response))
+        await self._connection.expect(response, 200)
+        return response
 
     async def run(
         self,
@@ -298,7 +298,7 @@ class RuntimeClient:
     async def _upload(self, source: bytes | BinaryIO, path: str, mode: int | None) -> UploadResult:
         body = Upload(source, size_of(source), path, mode)
         try:
-            answer = await self._connection.fetch("POST", "upload", body=body, headers=body.headers)
+            answer = await self._connection.fetch("POST", "upload", body=body)
         except Exception:
             if body.failure is not None:
                 raise body.failure from None

@@ -1,7 +1,6 @@
 """The connection to one runtime: where it listens, and what a failure to reach it means."""
 
-import io
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -18,12 +17,13 @@ from aiohttp import (
 from pydantic import ValidationError
 from yarl import URL
 
+from agentix.client.body import Content, Pieces
 from agentix.errors import RequestError, SandboxGoneError, UsageError
 from agentix.wire import ErrorBody
 
 __all__ = ["JSON", "UNARY_READ_BUFFER", "Body", "Connection"]
 
-Body: TypeAlias = bytes | AsyncIterable[bytes | memoryview]
+Body: TypeAlias = bytes | Pieces
 """The body of a request, whole or in pieces."""
 
 JSON = {"Content-Type": "application/json"}
@@ -36,8 +36,8 @@ KEEP_ALIVE = 20.0
 """Seconds that an idle connection is kept, well below the runtime's 75: a connection that the
 runtime closes while the next call is on its way fails that call, which may have run."""
 
-LARGE_BODY = 1024 * 1024
-"""Bytes from which a body is sent in pieces, so that the event loop turns in between."""
+LARGE_BODY = 64 * 1024
+"""Bytes from which a body is sent in pieces, for which the event loop turns in between."""
 
 REASON_LIMIT = 500
 """Characters of an unexpected answer that go into an error message."""
@@ -197,7 +197,17 @@ class Connection:
         if response.status < 400:
             response.close()
             raise self.gone(f"it answered with status {response.status} instead of {status}")
-        raise self.refusal(response.status, await self.read(response))
+        raise self.refusal(response.status, await self.read_refusal(response))
+
+    async def read_refusal(self, response: ClientResponse) -> bytes:
+        """Reads the body of a refusal, which may break off: the status has said what counts.
+
+        A runtime that refuses a large body hangs up while that is still on its way.
+        """
+        try:
+            return await self.read(response)
+        except SandboxGoneError:
+            return ErrorBody(error=response.reason or "no reason came").model_dump_json().encode()
 
     def refusal(self, status: int, body: bytes) -> RequestError | SandboxGoneError:
         """Makes the error that stands for an answer with an unexpected status."""
@@ -216,8 +226,8 @@ class Connection:
         return self.gone(f"its answer is not of the protocol: {_shortened(body)}")
 
 
-def _in_pieces(body: Body | None) -> Body | io.BytesIO | None:
-    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
+def _in_pieces(body: Body | None) -> Body | None:
+    return Content(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
 
 
 def reason(body: bytes) -> str | None:

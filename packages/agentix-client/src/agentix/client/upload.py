@@ -10,16 +10,14 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import BinaryIO
 
+from agentix.client.body import CHUNK, Pieces, slices
 from agentix.errors import ArgumentsError
 
 __all__ = ["Upload", "size_of"]
 
-CHUNK = 256 * 1024
-"""Bytes that go to the socket at a time."""
 
-
-class Upload:
-    """The body of an upload; it can be read once.
+class Upload(Pieces):
+    """The body of an upload; it can be sent once.
 
     Args:
         source: The content, or a file that is read from where it stands to its end.
@@ -28,57 +26,50 @@ class Upload:
         mode: The file's permission bits; the runtime's default where it is `None`.
 
     Raises:
-        ArgumentsError: The path has no form in UTF-8.
+        ArgumentsError: The path is empty, or has no form in UTF-8.
     """
 
     def __init__(
         self, source: bytes | BinaryIO, size: int | None, path: str, mode: int | None
     ) -> None:
+        if not path:
+            raise ArgumentsError("an upload needs a path in the sandbox")
+        boundary = secrets.token_hex(16)
+        super().__init__(source, content_type=f"multipart/form-data; boundary={boundary}")
         self.failure: Exception | None = None
         """Why the source could not be read, where it could not."""
         self._source = source
-        self._size = size
-        boundary = secrets.token_hex(16)
+        self._left = size
         fields = {"path": path} if mode is None else {"path": path, "mode": f"{mode:o}"}
         self._head = _head(boundary, fields)
         self._tail = f"\r\n--{boundary}--\r\n".encode()
-        self.headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-        """The headers of the request."""
         if size is not None:
-            self.headers["Content-Length"] = str(len(self._head) + size + len(self._tail))
+            self._size = len(self._head) + size + len(self._tail)
 
-    async def __aiter__(self) -> AsyncIterator[bytes | memoryview]:
-        """Gives the body in pieces."""
+    async def pieces(self) -> AsyncIterator[bytes | memoryview]:
+        """Gives the form; of a file no more than the size that was announced."""
         yield self._head
-        pieces = _slices(self._source) if isinstance(self._source, bytes) else self._pieces()
-        async for piece in pieces:
-            yield piece
+        if isinstance(self._source, bytes):
+            for view in slices(self._source):
+                yield view
+        else:
+            while piece := await self._read(self._source):
+                yield piece
         yield self._tail
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        """Reads the file in a thread, and no further than the size that was announced."""
-        assert not isinstance(self._source, bytes)
-        left = self._size
+    async def _read(self, source: BinaryIO) -> bytes:
+        """Reads the next piece in a thread."""
+        left = CHUNK if self._left is None else min(CHUNK, self._left)
         try:
-            while left is None or left > 0:
-                piece = await asyncio.to_thread(
-                    self._source.read, CHUNK if left is None else min(CHUNK, left)
-                )
-                if not piece and left is None:
-                    return
-                if not piece:
-                    raise EOFError(f"the file is {left} bytes shorter than when it was opened")
-                left = None if left is None else left - len(piece)
-                yield piece
+            piece = await asyncio.to_thread(source.read, left) if left else b""
+            if not piece and self._left:
+                raise EOFError(f"the file is {self._left} bytes shorter than it was at first")
         except Exception as error:
             self.failure = error
             raise
-
-
-async def _slices(content: bytes) -> AsyncIterator[memoryview]:
-    view = memoryview(content)
-    for start in range(0, len(view), CHUNK):
-        yield view[start : start + CHUNK]
+        if self._left is not None:
+            self._left -= len(piece)
+        return piece
 
 
 def _head(boundary: str, fields: dict[str, str]) -> bytes:
