@@ -2,7 +2,6 @@
 
 import logging
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -34,8 +33,8 @@ def default_control_root() -> Path:
 class ControlDirectories:
     """The control directories of one deployment, below a root that all deployments share.
 
-    Beside the deployment's directory stands a file that names its owner, made before the
-    directory and removed after it: directories whose owner is gone can be told, and removed.
+    Beside each directory stands a file that names its owner, made before the directory and
+    removed after it: directories whose owner is gone can be told, and removed.
 
     Args:
         root: The directory shared by all deployments of this user.
@@ -45,10 +44,9 @@ class ControlDirectories:
     def __init__(self, root: Path, owner: Owner) -> None:
         self._root = root
         self._owner = owner
-        self._own = root / secrets.token_hex(4)
 
     def open(self) -> None:
-        """Makes the deployment's directory, and removes those whose owners are gone.
+        """Makes the root, and removes the directories in it whose owners are gone.
 
         Raises:
             DeploymentError: The root belongs to another user, or can not be made.
@@ -61,28 +59,26 @@ class ControlDirectories:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._refuse_foreign_root()
             self._reap()
-            self._own.with_suffix(OWNER_SUFFIX).write_text(str(self._owner))
-            self._own.mkdir(mode=0o700)
         except OSError as error:
-            raise DeploymentError(f"control directory {self._own}: {error}") from error
-
-    def close(self) -> None:
-        """Removes the deployment's directory with all in it."""
-        _remove(self._own)
+            raise DeploymentError(f"control root {self._root}: {error}") from error
 
     def path(self, sandbox_id: str) -> Path:
         """Names the directory of a sandbox."""
-        return self._own / sandbox_id
+        return self._root / sandbox_id
 
     def add(self, sandbox_id: str) -> Path:
         """Makes the directory of a sandbox, for its owner only."""
         directory = self.path(sandbox_id)
-        directory.mkdir(mode=0o700)
+        try:
+            directory.with_suffix(OWNER_SUFFIX).write_text(str(self._owner))
+            directory.mkdir(mode=0o700)
+        except OSError as error:
+            raise DeploymentError(f"control directory {directory}: {error}") from error
         return directory
 
     def remove(self, sandbox_id: str) -> None:
         """Removes the directory of a sandbox, if it is there."""
-        shutil.rmtree(self.path(sandbox_id), ignore_errors=True)
+        _remove(self.path(sandbox_id))
 
     def _refuse_foreign_root(self) -> None:
         found = self._root.lstat()
@@ -98,7 +94,7 @@ class ControlDirectories:
             except FileNotFoundError:
                 continue  # another deployment was faster
             if owner is not None and owner.is_gone_from_this_host():
-                logger.info("removing the control directories of %s: its owner is gone", file.stem)
+                logger.info("removing the control directory of %s: its owner is gone", file.stem)
                 _remove(file.with_suffix(""))
 
 

@@ -254,7 +254,6 @@ class DockerDeployment(Deployment):
             self._watch.cancel()
             await asyncio.wait([self._watch])
             await self._volumes.close()
-            self._directories.close()
             await self._close_engine()
         for failure in filter(None, outcomes):
             raise failure
