@@ -21,7 +21,7 @@ from inspect import Parameter, Signature
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, SchemaError, to_json
+from pydantic_core import SchemaError, to_json
 
 from agentix.errors import ArgumentsError, SerializationError, StubError
 
@@ -59,7 +59,7 @@ class Codec(Generic[T]):
         """
         try:
             return self._dump((value,), warnings="error")[1:-1]
-        except (PydanticSerializationError, UnicodeEncodeError):
+        except Exception:  # the lenient way tells what is wrong with it
             return self._encode_leniently(value)
 
     def encode_item(self, value: T) -> bytes:

@@ -6,6 +6,14 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from agentix.dispatch import MountedPackage, Registry
 from agentix.errors import UsageError
 from agentix.runtime.auth import BearerAuth
@@ -27,13 +35,6 @@ from agentix.runtime.remote import RemoteEndpoint
 from agentix.runtime.settings import Settings
 from agentix.runtime.upload import UploadEndpoint
 from agentix.wire import Health, MountedNamespace
-from pydantic import ValidationError
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["create_app"]
 

@@ -2,8 +2,9 @@
 
 import hmac
 
-from agentix.runtime.http import problem
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentix.runtime.http import problem
 
 __all__ = ["BearerAuth"]
 

@@ -7,11 +7,12 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from pydantic_core import to_json
+
 from agentix.dispatch import Binding, BrokenNamespaceError
 from agentix.errors import ArgumentsError
 from agentix.stub import Arguments
 from agentix.wire import RemoteError
-from pydantic_core import to_json
 
 __all__ = ["Calls", "describe", "encode_error", "is_cancelled"]
 
@@ -32,17 +33,13 @@ class Calls:
         Cancellation reaches a coroutine; a plain function runs on in its thread, unheard.
 
         Raises:
-            ImplExitError: The impl tried to end the process.
-            Exception: Whatever the impl raises.
+            PlainFunctionError: A plain function raised something.
+            BaseException: Whatever a coroutine raises.
         """
-        try:
-            if binding.asynchronous:
-                return await binding.impl(*arguments.args, **arguments.kwargs)
-            result = await self._in_thread(binding, arguments)
-            return await result if inspect.isawaitable(result) else result
-        except (SystemExit, KeyboardInterrupt) as error:
-            # Let through, these would end the event loop and with it the runtime.
-            raise ImplExitError(error) from error
+        if binding.asynchronous:
+            return await binding.impl(*arguments.args, **arguments.kwargs)
+        result = await self._in_thread(binding, arguments)
+        return await result if inspect.isawaitable(result) else result
 
     async def _in_thread(self, binding: Binding, arguments: Arguments) -> Any:
         context = contextvars.copy_context()
@@ -53,22 +50,22 @@ class Calls:
 
 
 def _outcome(binding: Binding, arguments: Arguments) -> Any:
-    """Calls a plain function; a `StopIteration` can not pass through a future."""
+    """Calls a plain function; a future would refuse or replace some of what it raises."""
     try:
         return binding.impl(*arguments.args, **arguments.kwargs)
-    except StopIteration as error:
-        raise ImplExitError(error) from error
+    except BaseException as error:
+        raise PlainFunctionError(error) from error
 
 
-class ImplExitError(Exception):
-    """An impl raised what can not travel through an event loop as it is.
+class PlainFunctionError(Exception):
+    """A plain function raised something in its thread.
 
     Args:
         original: What it raised.
     """
 
     def __init__(self, original: BaseException) -> None:
-        super().__init__(str(original))
+        super().__init__()
         self.original = original
 
 
@@ -81,7 +78,7 @@ def is_cancelled() -> bool:
 def describe(error: BaseException) -> RemoteError:
     """Turns an exception into what the wire says of it: the impl's own class by its name."""
     match error:
-        case ImplExitError():
+        case PlainFunctionError():
             return describe(error.original)
         case BrokenNamespaceError() if error.__cause__ is not None:
             return describe(error.__cause__)
@@ -103,7 +100,7 @@ def encode_error(error: RemoteError) -> bytes:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as failure:  # an impl's own __str__ may raise anything
+    except BaseException as failure:  # an impl's own __str__ may raise anything
         return f"<{type(error).__name__} whose text raised {type(failure).__name__}>"
 
 

@@ -4,8 +4,9 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from agentix.runtime.http import wait_for_disconnect
 from starlette.types import Receive
+
+from agentix.runtime.http import wait_for_disconnect
 
 __all__ = ["Departure"]
 

@@ -3,12 +3,13 @@
 import os
 import re
 
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
 from agentix.errors import UsageError
 from agentix.runtime.confined import ConfinedDirectory
 from agentix.runtime.http import Headers, problem
 from agentix.runtime.threads import finish_in_thread
-from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 
 __all__ = ["DownloadEndpoint"]
 

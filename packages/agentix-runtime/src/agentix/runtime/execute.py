@@ -3,6 +3,10 @@
 import shutil
 from pathlib import Path
 
+from pydantic import BaseModel
+from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
+
 from agentix.errors import UsageError
 from agentix.runtime.calls import describe
 from agentix.runtime.departure import Departure
@@ -11,9 +15,6 @@ from agentix.runtime.http import json_response, read_body
 from agentix.runtime.outbox import Outbox, send_from
 from agentix.runtime.process import Command, Process, started
 from agentix.wire import SSE, ExecRequest, ExecResult
-from pydantic import BaseModel
-from pydantic_core import to_json
-from starlette.types import Receive, Scope, Send
 
 __all__ = ["ExecEndpoint"]
 

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from agentix.errors import UsageError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
+
+from agentix.errors import UsageError
 
 __all__ = ["FormEvent", "PartData", "PartStart", "form_events"]
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agentix.wire import ErrorBody
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Send
+
+from agentix.wire import ErrorBody
 
 __all__ = [
     "BodyTooLargeError",

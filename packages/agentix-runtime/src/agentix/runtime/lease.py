@@ -5,10 +5,11 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from agentix.runtime.http import wait_for_disconnect
-from agentix.wire import NDJSON
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
+
+from agentix.runtime.http import wait_for_disconnect
+from agentix.wire import NDJSON
 
 __all__ = ["Lease", "LeaseEndpoint"]
 

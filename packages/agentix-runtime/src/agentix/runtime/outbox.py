@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
-from agentix.runtime.http import Headers, wait_for_disconnect
 from starlette.types import Receive, Send
+
+from agentix.runtime.http import Headers, wait_for_disconnect
 
 __all__ = ["Outbox", "send_from"]
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from starlette.types import Receive, Scope, Send
+
 from agentix.dispatch import Binding, Registry
 from agentix.runtime.calls import Calls, describe, encode_error, is_cancelled
 from agentix.runtime.departure import Departure
@@ -10,7 +12,6 @@ from agentix.runtime.stream import stream_items
 from agentix.stub import Arguments
 from agentix.trace import TraceContext, current_trace
 from agentix.wire import RemoteError, RemoteRequest
-from starlette.types import Receive, Scope, Send
 
 __all__ = ["RemoteEndpoint"]
 
@@ -62,7 +63,7 @@ class RemoteEndpoint:
             if is_cancelled():
                 raise
             return _failure(describe(error))
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: it would end the event loop
             return _failure(describe(error))
 
 
@@ -81,7 +82,8 @@ def _trace_of(scope: Scope) -> TraceContext | None:
         if name == b"traceparent":
             parent = value.decode("latin-1")
         elif name == b"tracestate":
-            state = value.decode("latin-1")
+            # Several lines are one list (RFC 9110, 5.3).
+            state = ",".join(filter(None, [state, value.decode("latin-1")]))
     return None if parent is None else TraceContext(parent, state)
 
 

@@ -5,11 +5,12 @@ import socket
 from pathlib import Path
 from typing import cast
 
-from agentix.runtime.settings import Settings
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from hypercorn.typing import Framework
 from starlette.types import ASGIApp
+
+from agentix.runtime.settings import Settings
 
 __all__ = ["listen", "serve_until", "url_of"]
 

@@ -3,13 +3,14 @@
 import asyncio
 from contextlib import aclosing
 
+from starlette.types import Receive, Send
+
 from agentix.dispatch import Binding
 from agentix.runtime.calls import describe, encode_error, is_cancelled
 from agentix.runtime.http import Headers
 from agentix.runtime.outbox import Outbox, send_from
 from agentix.stub import Arguments
 from agentix.wire import NDJSON
-from starlette.types import Receive, Send
 
 __all__ = ["stream_items"]
 

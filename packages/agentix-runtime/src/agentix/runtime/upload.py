@@ -2,14 +2,15 @@
 
 from contextlib import ExitStack
 
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
 from agentix.errors import UsageError
 from agentix.runtime.confined import ConfinedDirectory, Replacement
 from agentix.runtime.form import FormEvent, PartData, PartStart, form_events
 from agentix.runtime.http import json_response
 from agentix.runtime.threads import finish_in_thread
 from agentix.wire import UploadResult
-from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 
 __all__ = ["UploadEndpoint"]
 
