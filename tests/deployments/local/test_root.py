@@ -139,6 +139,21 @@ async def test_rootfs_directory_is_the_task_image(
     assert not (busybox_root / "etc/x").exists()
 
 
+async def test_writable_root_is_private(
+    nix_bundles: Path, busybox_root: Path, control: Path
+) -> None:
+    config = SandboxConfig(image=str(busybox_root), namespaces=[mock_agent])
+    deployment = LocalDeployment(bundles=nix_bundles, directory=control, writable_root=True)
+    commands = "cat /etc/marker; rm /etc/marker; echo new > /etc/new", "ls /etc", "touch /mnt/x"
+    async with deployment:
+        for _ in range(2):
+            answers = await outputs(deployment, config, *commands)
+            assert answers[:2] == ["the task image", "new\nresolv.conf"]
+            assert "Read-only file system" in answers[2]
+    assert (busybox_root / "etc/marker").exists()
+    assert not (busybox_root / "etc/new").exists()
+
+
 async def test_host_interpreter_needs_the_host_root(
     deployment: LocalDeployment, busybox_root: Path
 ) -> None:

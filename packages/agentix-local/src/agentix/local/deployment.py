@@ -90,6 +90,8 @@ class LocalDeployment(Deployment):
         bundles: The directory in which the image reference `name:tag` is `<name>/<tag>`.
         isolation: `"namespaces"`, or `"none"` where the kernel forbids them: then the runtime is a
             plain child process that sees and may do all that its owner may.
+        writable_root: Whether a sandbox may change its root where the task image is a directory;
+            what it changes is in memory and its own. The host's root stays read-only.
         directory: Where the control sockets are; a short path, the temporary directory by default.
         concurrent_starts: How many sandboxes may be starting at once, each on a processor of its
             own; others wait for their turn.
@@ -100,11 +102,13 @@ class LocalDeployment(Deployment):
         *,
         bundles: Path | None = None,
         isolation: Isolation = "namespaces",
+        writable_root: bool = False,
         directory: Path | None = None,
         concurrent_starts: int | None = None,
     ) -> None:
         self._bundles = None if bundles is None else Path(bundles).absolute()
         self._isolation = isolation
+        self._writable_root = writable_root
         self._directory = directory
         self._starting = asyncio.Semaphore(concurrent_starts or max(2, os.cpu_count() or 2))
         self._records: dict[str, _Record] = {}
@@ -234,6 +238,7 @@ class LocalDeployment(Deployment):
             hostname=record.id,
             control=str(control),
             image=str(parts.image),
+            writable=self._writable_root and str(parts.image) != "/",
             mounts=parts.mounts(),
             host_paths=_hidden(parts.runtime.host_paths or ()),
             cgroups=[str(group) for group in record.groups],

@@ -15,8 +15,8 @@ the kernel itself (open_tree(2), mount_setattr(2), pivot_root(2), user_namespace
 """
 
 # Importing pathlib or contextlib would double the time until the sandbox starts.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH112, PTH113, PTH114, PTH115, PTH118, PTH120, PTH123
-# ruff: noqa: PTH208, PTH211, S108, SIM105
+# ruff: noqa: PTH101, PTH102, PTH103, PTH108, PTH112, PTH113, PTH114, PTH115, PTH118, PTH120
+# ruff: noqa: PTH123, PTH208, PTH211, S108, SIM105
 
 from __future__ import annotations
 
@@ -372,38 +372,83 @@ def _raise_loopback() -> None:
 def _build_root(plan: Plan) -> None:
     """Makes the root of the sandbox and moves into it.
 
-    The root is a tmpfs into which each top entry of the task image is bound, because a read-only
-    task image can not take mount points. Sources are opened before anything is covered.
+    Sources are opened as detached mounts first, before anything covers their paths.
     """
     call("mount", None, "/", None, MS_REC | MS_PRIVATE, None, about="/, MS_REC | MS_PRIVATE")
-    root = plan["control"]
-    image = _open_image(plan["image"])
-    bundles = [(f"mnt/{name}", _open_tree(source)) for name, source in plan["mounts"]]
-    host = [(path.lstrip("/"), _open_tree(path)) for path in plan["host_paths"]]
-    control = (
-        CONTROL_DIRECTORY.lstrip("/"),
-        _open_tree(root, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID),
-    )
+    sources = _open_sources(plan)
     names = _open_name_service(plan)
-    _mount_tmpfs(root, "mode=0755")
-    for name, tree in image:
+    root = _lay_over(plan) if plan["writable"] else _lay_read_only(plan)
+    _mount_own_directories(root)
+    for name, tree in sources:
         _attach(tree, f"{root}/{name}")
-    for name in ("mnt", "nix", "run", "tmp", "workspace"):
-        os.mkdir(f"{root}/{name}")
-    _mount_tmpfs(f"{root}/nix", "mode=0755")
-    _mount_tmpfs(f"{root}/run", "mode=0755")
-    _mount_tmpfs(f"{root}/tmp", "mode=1777")
-    _mount_tmpfs(f"{root}/workspace", "mode=0777")
-    if os.path.isdir(f"{root}/var/tmp") and not os.path.islink(f"{root}/var/tmp"):
-        _mount_tmpfs(f"{root}/var/tmp", "mode=1777")
-    _make_home(root)
-    for name, tree in (*bundles, *host, control):
-        _attach(tree, f"{root}/{name}")
+    _set_attributes(AT_FDCWD, f"{root}/mnt", 0, READ_ONLY, "/mnt")
     _link_store(root, plan)
     _fill_dev(root)
     _fill_proc_and_sys(root)
     _attach_name_service(root, names)
     _enter(root)
+    attributes = READ_ONLY & ~MOUNT_ATTR_RDONLY if plan["writable"] else READ_ONLY
+    _set_attributes(AT_FDCWD, "/", 0, attributes, "/")
+
+
+def _open_sources(plan: Plan) -> list[tuple[str, tuple[int, bool]]]:
+    """Opens what goes into the sandbox's own directories, by its path there."""
+    control = _open_tree(plan["control"], MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID)
+    return [
+        *((f"mnt/{name}", _open_tree(source)) for name, source in plan["mounts"]),
+        *((path.lstrip("/"), _open_tree(path)) for path in plan["host_paths"]),
+        (CONTROL_DIRECTORY.lstrip("/"), control),
+    ]
+
+
+def _lay_read_only(plan: Plan) -> str:
+    """Gives a tmpfs into which each top entry of the task image is bound.
+
+    A read-only task image can not take mount points, and the host's root has other mounts in it.
+    """
+    root = plan["control"]
+    image = _open_image(plan["image"])
+    _mount_tmpfs(root, "mode=0755")
+    for name, tree in image:
+        _attach(tree, f"{root}/{name}")
+    return root
+
+
+def _lay_over(plan: Plan) -> str:
+    """Gives the task image under a layer in memory that takes all changes."""
+    base = plan["control"]
+    _mount_tmpfs(base, "mode=0755")
+    for name in ("upper", "work", "root"):
+        os.mkdir(f"{base}/{name}")
+    lower = plan["image"]
+    for character in ("\\", ":", ","):
+        lower = lower.replace(character, f"\\{character}")
+    options = f"lowerdir={lower},upperdir={base}/upper,workdir={base}/work"
+    if _in_user_namespace():
+        options += ",userxattr"
+    about = f"overlay, {plan['image']}"
+    call("mount", "overlay", f"{base}/root", "overlay", MS_NOSUID | MS_NODEV, options, about=about)
+    return f"{base}/root"
+
+
+def _in_user_namespace() -> bool:
+    with open("/proc/self/uid_map") as mapping:
+        return mapping.read().split() != ["0", "0", "4294967295"]
+
+
+def _mount_own_directories(root: str) -> None:
+    """Makes the directories that are the sandbox's own, whatever the task image has there."""
+    for name in OWN_DIRECTORIES:
+        if os.path.islink(f"{root}/{name}"):
+            os.unlink(f"{root}/{name}")
+        os.makedirs(f"{root}/{name}", exist_ok=True)
+    for name in ("mnt", "nix", "run"):
+        _mount_tmpfs(f"{root}/{name}", "mode=0755")
+    _mount_tmpfs(f"{root}/tmp", "mode=1777")
+    _mount_tmpfs(f"{root}/workspace", "mode=0777")
+    if os.path.isdir(f"{root}/var/tmp") and not os.path.islink(f"{root}/var/tmp"):
+        _mount_tmpfs(f"{root}/var/tmp", "mode=1777")
+    _make_home(root)
 
 
 def _mount_tmpfs(target: str, options: str, flags: int = MS_NOSUID | MS_NODEV) -> None:
@@ -482,7 +527,6 @@ def _fill_dev(root: str) -> None:
         (name, _open_tree(f"/dev/{name}", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID))
         for name in DEVICES
     ]
-    os.mkdir(f"{root}/dev")
     _mount_tmpfs(f"{root}/dev", "mode=0755", MS_NOSUID)
     for name, tree in devices:
         _attach(tree, f"{root}/dev/{name}")
@@ -507,7 +551,6 @@ def _fill_dev(root: str) -> None:
 
 def _fill_proc_and_sys(root: str) -> None:
     """Mounts /proc and /sys, without what speaks to the host's kernel."""
-    os.mkdir(f"{root}/proc")
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     call("mount", "proc", f"{root}/proc", "proc", flags, None, about="proc, /proc")
     _attach(_open_tree("/sys", READ_ONLY | MOUNT_ATTR_NOEXEC), f"{root}/sys")
@@ -550,11 +593,10 @@ def _attach_name_service(root: str, files: list[tuple[str, tuple[int, bool]]]) -
 
 
 def _enter(root: str) -> None:
-    """Makes `root` the root, read-only itself, and lets go of the host's."""
+    """Makes `root` the root, and lets go of the host's."""
     os.chdir(root)
     call("pivot_root", ".", ".", about=root)
     call("umount2", ".", MNT_DETACH, about="the host's root")
-    _set_attributes(AT_FDCWD, "/", 0, READ_ONLY, "/")
     os.chdir("/")
 
 

@@ -20,6 +20,8 @@ class Plan(TypedDict):
     """The directory on the host that holds the control socket."""
     image: str
     """The directory that the task image is."""
+    writable: bool
+    """Whether the root takes changes, in memory."""
     mounts: list[tuple[str, str]]
     """The bundles: the name below /mnt and the directory on the host."""
     host_paths: list[str]
