@@ -63,7 +63,7 @@ async def test_mounts_can_not_be_changed(
         "umount /proc/sys",
         "mount -t tmpfs tmpfs /tmp",
         "unshare --user --map-root-user --mount mount -o remount,rw,bind /etc",
-        "echo x > /proc/sys/kernel/core_pattern",
+        'cd /proc/sys/kernel; pattern=$(cat core_pattern); echo "$pattern" > core_pattern',
         "chmod 600 /dev/null",
         "kill -9 1; echo alive",
     )
@@ -178,6 +178,14 @@ async def test_commands_run_as_the_configured_user(
     [user, token] = await outputs(deployment, other, "id -u", "ls /run/agentix")
     assert user == "1234"
     assert "Permission denied" in token
+
+
+async def test_missing_control_directory(host_bundles: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    async with LocalDeployment(bundles=host_bundles, directory=missing) as deployment:
+        with pytest.raises(DeploymentError, match=f"No such file or directory: '{missing}"):
+            await deployment.create(SandboxConfig(image="/"))
+        assert await deployment.list() == []
 
 
 async def test_closed_deployment_makes_no_sandbox(

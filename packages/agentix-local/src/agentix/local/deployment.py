@@ -75,6 +75,17 @@ class _Parts:
         return [("runtime", str(self.runtime.path)), *named.items()]
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Directories as the sandbox sees them."""
+
+    control: Path
+    mounts: Path
+    workspace: Path
+    temporary: Path
+    home: Path
+
+
 class LocalDeployment(Deployment):
     """Makes sandboxes with this machine's kernel alone: no engine, no daemon, no image store.
 
@@ -189,13 +200,13 @@ class LocalDeployment(Deployment):
 
     async def _start(self, record: _Record, parts: _Parts) -> str:
         """Starts the runtime and gives its URL; what it makes is noted in `record` at once."""
-        record.control = self._make_control(record.token)
-        record.groups = make_groups(record.id, Limits.of(record.config))
-        plan = self._plan(record, record.control, parts)
         try:
-            record.process = await LaunchedProcess.start(plan)
+            record.control = self._make_control(record.token)
+            record.groups = make_groups(record.id, Limits.of(record.config))
+            places = self._places(record.control, parts)
+            record.process = await LaunchedProcess.start(self._plan(record, parts, places))
         except OSError as error:
-            raise DeploymentError(f"the launcher can not be started: {error}") from error
+            raise DeploymentError(f"a sandbox can not be started: {error}") from error
         await self._ready(record.process, record.config.start_timeout)
         return f"unix:{record.control / SOCKET}"
 
@@ -210,41 +221,34 @@ class LocalDeployment(Deployment):
             file.write(token)
         return control
 
-    def _plan(self, record: _Record, control: Path, parts: _Parts) -> Plan:
-        isolated = self._isolation == "namespaces"
-        if isolated:
-            mounts, workspace = Path("/mnt"), Path("/workspace")
-            seen, home = Path(CONTROL_DIRECTORY), Path("/tmp/home")  # noqa: S108 - its own /tmp
-        else:
-            mounts, workspace, home = _lay_out(control, parts)
-            seen = control
-        environment = {
-            "PATH": DEFAULT_PATH,
-            "HOME": str(home),
-            "LANG": "C.UTF-8",
-            **({} if isolated else {"TMPDIR": str(control / "tmp")}),
-            **record.config.env,
-            "AGENTIX_BIND_UNIX": str(seen / SOCKET),
-            "AGENTIX_TOKEN_FILE": str(seen / TOKEN),
-            "AGENTIX_MOUNT_ROOT": str(mounts),
-            "AGENTIX_UPLOAD_ROOT": str(workspace),
-        }
-        if record.config.user is not None:
-            environment["AGENTIX_EXEC_USER"] = record.config.user
+    def _places(self, control: Path, parts: _Parts) -> _Places:
+        """Gives where the sandbox sees what is its own."""
+        if self._isolation == "none":
+            return _lay_out(control, parts)
+        temporary = Path("/tmp")  # noqa: S108 - the sandbox's own
+        return _Places(
+            control=Path(CONTROL_DIRECTORY),
+            mounts=Path("/mnt"),
+            workspace=Path("/workspace"),
+            temporary=temporary,
+            home=temporary / "home",
+        )
+
+    def _plan(self, record: _Record, parts: _Parts, places: _Places) -> Plan:
         return Plan(
             owner=os.getpid(),
-            isolated=isolated,
+            isolated=self._isolation == "namespaces",
             private_network=record.config.network == "none",
             hostname=record.id,
-            control=str(control),
+            control=str(record.control),
             image=str(parts.image),
             writable=self._writable_root and str(parts.image) != "/",
             mounts=parts.mounts(),
             host_paths=_hidden(parts.runtime.host_paths or ()),
             cgroups=[str(group) for group in record.groups],
-            directory=str(workspace),
-            command=[str(mounts / "runtime/entry/bin/start")],
-            environment=environment,
+            directory=str(places.workspace),
+            command=[str(places.mounts / "runtime/entry/bin/start")],
+            environment=_environment(record.config, places),
         )
 
     async def _ready(self, process: LaunchedProcess, timeout: float) -> None:
@@ -320,14 +324,34 @@ def _private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _lay_out(control: Path, parts: _Parts) -> tuple[Path, Path, Path]:
-    """Makes the directories of a sandbox without isolation: mounts, workspace, home."""
-    mounts, workspace, home = control / "mnt", control / "workspace", control / "home"
-    for directory in (mounts, workspace, home, control / "tmp"):
+def _environment(config: SandboxConfig, places: _Places) -> dict[str, str]:
+    """Gives the environment of the runtime: nothing of the owner's own."""
+    environment = {
+        "PATH": DEFAULT_PATH,
+        "HOME": str(places.home),
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(places.temporary),
+        **config.env,
+        "AGENTIX_BIND_UNIX": str(places.control / SOCKET),
+        "AGENTIX_TOKEN_FILE": str(places.control / TOKEN),
+        "AGENTIX_MOUNT_ROOT": str(places.mounts),
+        "AGENTIX_UPLOAD_ROOT": str(places.workspace),
+    }
+    if config.user is not None:
+        environment["AGENTIX_EXEC_USER"] = config.user
+    return environment
+
+
+def _lay_out(control: Path, parts: _Parts) -> _Places:
+    """Makes the directories of a sandbox without isolation."""
+    places = _Places(
+        control, control / "mnt", control / "workspace", control / "tmp", control / "home"
+    )
+    for directory in (places.mounts, places.workspace, places.temporary, places.home):
         directory.mkdir()
     for name, source in parts.mounts():
-        (mounts / name).symlink_to(source)
-    return mounts, workspace, home
+        (places.mounts / name).symlink_to(source)
+    return places
 
 
 def _hidden(paths: Iterable[str]) -> "list[str]":

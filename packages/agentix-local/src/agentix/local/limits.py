@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentix.deployment import SandboxConfig
-from agentix.errors import UsageError
+from agentix.errors import DeploymentError, UsageError
 
 __all__ = ["Limits", "make_groups", "remove_groups"]
 
@@ -186,13 +186,26 @@ def _enable(parent: Path, controller: str) -> None:
 
 
 async def remove_groups(groups: list[Path]) -> None:
-    """Removes control groups whose processes have ended."""
-    async with asyncio.timeout(REMOVAL_PATIENCE):
-        for group in groups:
-            while True:
-                try:
-                    group.rmdir()
-                except FileNotFoundError:
-                    break
-                except OSError:  # busy: the kernel gives no event for a version 1 group
+    """Removes control groups whose processes have ended.
+
+    Raises:
+        DeploymentError: The kernel still counts a process in one of them.
+    """
+    try:
+        async with asyncio.timeout(REMOVAL_PATIENCE):
+            for group in groups:
+                while not _removed(group):  # the kernel gives no event for a version 1 group
                     await asyncio.sleep(0.005)
+    except TimeoutError as error:
+        raise DeploymentError(f"control group {group} is still in use") from error
+
+
+def _removed(group: Path) -> bool:
+    """Removes a group, or tells that it is busy yet."""
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
