@@ -5,15 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentix.client import RuntimeClient
-from agentix.deployment import SandboxConfig
+from agentix.deployment import Sandbox, SandboxConfig
 from agentix.docker import DockerDeployment
 from agentix.docker.engine import Engine
 from agentix.docker.labels import DEPLOYMENT, sandbox_labels
@@ -108,48 +108,63 @@ async def test_missing_image_that_can_not_be_pulled_is_named(deployment: DockerD
     assert missing in str(caught.value)
 
 
-STAGES = ["image", "create_container", "start_container", "output_of", "waiting for the runtime"]
-
-
-@pytest.mark.parametrize("stage", STAGES)
-async def test_cancelled_creation_leaves_nothing(
+@pytest.mark.parametrize("request_", ["create_container", "start_container"])
+async def test_creation_cancelled_during_a_request_leaves_nothing(
     deployment: DockerDeployment,
     control_root: Path,
     config: SandboxConfig,
     monkeypatch: pytest.MonkeyPatch,
-    stage: str,
+    request_: str,
 ) -> None:
     await deployment.delete((await deployment.create(config)).id)  # the volumes are there
-    reached = asyncio.Event()
-    monkeypatch.setattr(*announced(stage, reached))
-    creation = asyncio.create_task(deployment.create(config))
-    await asyncio.wait_for(reached.wait(), DEADLINE)
-    creation.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await creation
+    original: Callable[..., Coroutine[Any, Any, None]] = getattr(Engine, request_)
+    begun = asyncio.Event()
+    requests: list[asyncio.Task[None]] = []
+
+    async def engine_that_goes_on_without_its_client(*arguments: Any) -> None:
+        requests.append(asyncio.create_task(original(*arguments)))
+        begun.set()
+        await asyncio.shield(requests[-1])
+
+    monkeypatch.setattr(Engine, request_, engine_that_goes_on_without_its_client)
+    await cancelled_once(begun, deployment.create(config))
+    await asyncio.wait(requests)
     assert containers_of(deployment) == ""
     assert control_directories(control_root) == []
     assert await deployment.list() == []
 
 
-def announced(stage: str, reached: asyncio.Event) -> tuple[str, Callable[..., Any]]:
-    """Gives what to patch so that `reached` is set when a creation comes to a stage."""
-    path = f"agentix.docker.engine.Engine.{stage}"
-    if stage == "waiting for the runtime":
-        path = "agentix.docker.deployment.find_ready_url"
+async def test_creation_cancelled_before_the_runtime_is_ready_leaves_nothing(
+    deployment: DockerDeployment,
+    control_root: Path,
+    config: SandboxConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = asyncio.Event()
+    monkeypatch.setattr("agentix.docker.deployment.find_ready_url", never_ready(started))
+    await cancelled_once(started, deployment.create(config))
+    assert containers_of(deployment) == ""
+    assert control_directories(control_root) == []
+    assert await deployment.list() == []
 
-        async def never(lines: object) -> None:
-            reached.set()
-            await asyncio.Event().wait()
 
-        return path, never
-    original: Callable[..., Any] = getattr(Engine, stage)
+async def cancelled_once(begun: asyncio.Event, creation: Coroutine[Any, Any, Sandbox]) -> None:
+    """Cancels a creation at the moment that `begun` is set."""
+    task = asyncio.create_task(creation)
+    await asyncio.wait_for(begun.wait(), DEADLINE)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
-    def announcing(*arguments: Any) -> Any:
-        reached.set()
-        return original(*arguments)
 
-    return path, announcing
+def never_ready(started: asyncio.Event) -> Callable[[object], Coroutine[Any, Any, None]]:
+    """Gives what waits for a runtime for ever, and sets `started` first."""
+
+    async def wait(lines: object) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    return wait
 
 
 async def test_creation_cancelled_at_any_moment_leaves_nothing(
@@ -169,11 +184,11 @@ async def test_creation_cancelled_at_any_moment_leaves_nothing(
 async def test_leaving_while_a_sandbox_is_made_ends_the_creation(
     docker_engine: str, control_root: Path, config: SandboxConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reached = asyncio.Event()
-    monkeypatch.setattr(*announced("waiting for the runtime", reached))
+    started = asyncio.Event()
+    monkeypatch.setattr("agentix.docker.deployment.find_ready_url", never_ready(started))
     async with DockerDeployment(control_root=control_root) as deployment:
         creation = asyncio.create_task(deployment.create(config))
-        await asyncio.wait_for(reached.wait(), DEADLINE)
+        await asyncio.wait_for(started.wait(), DEADLINE)
     with pytest.raises(DeploymentError, match="was left while the sandbox was made"):
         await creation
     assert containers_of(deployment) == ""
@@ -240,11 +255,21 @@ async def test_owner_that_is_killed_takes_its_sandboxes_along(
 async def test_sandbox_outlives_many_leases_while_its_owner_lives(
     images: None, control_root: Path, busybox: str
 ) -> None:
-    async with DockerDeployment(control_root=control_root, lease=1.0) as deployment:
+    async with DockerDeployment(control_root=control_root, lease=0.5) as deployment:
         sandbox = await deployment.create(SandboxConfig(image=busybox))
-        async with RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client:
-            assert (await client.run("sleep 3")).exit_code == 0
-        assert (await deployment.get(sandbox.id)).status == "running"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ended(sandbox.id), 6 * 0.5)
+
+
+async def ended(sandbox_id: str) -> None:
+    """Waits until a sandbox's processes have ended."""
+    waiter = await asyncio.create_subprocess_exec("docker", "wait", sandbox_id)
+    try:
+        await waiter.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            waiter.kill()
+        await waiter.wait()
 
 
 async def test_container_that_was_never_started_goes_with_its_owner(
