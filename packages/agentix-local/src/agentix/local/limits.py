@@ -194,7 +194,8 @@ async def remove_groups(groups: list[Path]) -> None:
     try:
         async with asyncio.timeout(REMOVAL_PATIENCE):
             for group in groups:
-                while not _removed(group):  # the kernel gives no event for a version 1 group
+                # The kernel gives no event for a version 1 group.
+                while not _removed(group):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
     except TimeoutError as error:
         raise DeploymentError(f"control group {group} is still in use") from error
