@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -140,33 +141,33 @@ def is_alive(pid: int) -> bool:
 @contextmanager
 def serving(
     root: Path,
+    environ: Mapping[str, str] = MappingProxyType({}),
     *,
     unix: bool = False,
     token: str | None = None,
     prepare: Callable[[Path], None] | None = None,
     drop: tuple[str, ...] = (),
-    **environ: str,
 ) -> Iterator[Server]:
     """Runs a server with the probe mounted, and ends it.
 
     Args:
         root: Where its mounts, its workspace and its log are.
+        environ: Variables that it gets on top of the inherited ones.
         unix: Whether it listens on a Unix socket.
         token: The token that calls must carry.
         prepare: Mounts something other than the probe into the mount root.
         drop: Variables that it does not inherit.
-        environ: Variables that it gets on top.
     """
     mounts = root / "mnt"
     mounts.mkdir(parents=True)
     (prepare or mount_probe)(mounts)
-    environ = settings_for(root, unix=unix, token=token) | environ
+    environ = {**settings_for(root, unix=unix, token=token), **environ}
     inherited = {name: value for name, value in os.environ.items() if name not in drop}
     server = Server(root, environ)
     with (root / "log").open("wb") as log:
         server.process = subprocess.Popen(
             [sys.executable, "-m", "agentix.runtime"],
-            env=inherited | environ,
+            env={**inherited, **environ},
             stdout=subprocess.PIPE,
             stderr=log,
             cwd=root,
@@ -246,12 +247,12 @@ def received(connection: socket.socket) -> bytes:
 
 def receive_until(connection: socket.socket, mark: bytes) -> bytes:
     """Gives what comes, up to the first piece with which the mark is there."""
-    content = b""
-    while mark not in content:
+    content = bytearray()
+    while mark not in content[-len(mark) - 65536 :]:
         piece = connection.recv(65536)
         assert piece, f"closed before {mark!r}: {content!r}"
         content += piece
-    return content
+    return bytes(content)
 
 
 async def remote(

@@ -341,7 +341,7 @@ async def test_stuck_plain_function_does_not_hold_its_client(
 
 
 async def test_body_beyond_the_limit_is_413(tmp_path: Path) -> None:
-    with serving(tmp_path, AGENTIX_MAX_BODY="1000") as small:
+    with serving(tmp_path, {"AGENTIX_MAX_BODY": "1000"}) as small:
         async with small.session() as session:
             async with session.post("/_remote", data=b" " * 1001) as response:
                 assert (response.status, response.content_type) == (413, PROBLEM)

@@ -4,6 +4,7 @@ import asyncio
 import codecs
 import os
 from collections.abc import Callable
+from fcntl import F_GETPIPE_SZ, fcntl
 
 __all__ = ["Pipe"]
 
@@ -45,6 +46,14 @@ class Pipe:
         """Reads again after `pause`."""
         if not self.ended.is_set():
             self._loop.add_reader(self._descriptor, self._read)
+
+    def take_rest(self) -> None:
+        """Reads what the pipe holds now, even while paused; it can not hold much."""
+        if self.ended.is_set():
+            return
+        for _ in range(1 + fcntl(self._descriptor, F_GETPIPE_SZ) // CHUNK):
+            if not self.ended.is_set():
+                self._read()
 
     def drain(self) -> None:
         """Goes on reading for a process that outlives its command, and drops what comes."""

@@ -114,9 +114,22 @@ class Process:
         await self._ended.wait()
         self._popen.wait()
 
+    async def close(self) -> None:
+        """Ends all of the session, unless `wait` has seen the command's end.
+
+        A caller that is cancelled meanwhile has no time left: everything is killed at once.
+        """
+        if self._reaped:
+            return
+        self._drain()
+        try:
+            await asyncio.shield(self.terminate())
+        finally:
+            if not self._reaped:
+                _signal_session(self._popen.pid, signal.SIGKILL)
+
     @property
-    def reaped(self) -> bool:
-        """Whether the command has ended and nothing is left to be done."""
+    def _reaped(self) -> bool:
         return self._popen.returncode is not None
 
     def _note_end(self) -> None:
@@ -125,11 +138,19 @@ class Process:
         self._ended.set()
 
     async def _settle(self) -> None:
-        """Gives late output a moment, then leaves the pipes to whoever still holds them."""
+        """Takes what the command has written, then leaves the pipes to whoever still holds them.
+
+        Late output of such processes has a moment to come.
+        """
+        self._stdout.take_rest()
+        self._stderr.take_rest()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PIPE_GRACE):
                 await self._stdout.ended.wait()
                 await self._stderr.ended.wait()
+        self._drain()
+
+    def _drain(self) -> None:
         for pipe in (self._stdout, self._stderr):
             if not pipe.ended.is_set():
                 pipe.drain()
@@ -137,7 +158,7 @@ class Process:
 
 @asynccontextmanager
 async def started(command: Command, on_text: TextHandler) -> AsyncIterator[Process]:
-    """Starts a command; leaving the block early, by any error, ends all of its session.
+    """Starts a command; leaving the block before its end was awaited ends all of its session.
 
     Raises:
         UsageError: It can not be started: the message says why.
@@ -145,10 +166,8 @@ async def started(command: Command, on_text: TextHandler) -> AsyncIterator[Proce
     process = Process(command, _spawn(command), on_text)
     try:
         yield process
-    except BaseException:
-        if not process.reaped:
-            await asyncio.shield(process.terminate())
-        raise
+    finally:
+        await process.close()
 
 
 def _spawn(command: Command) -> subprocess.Popen[bytes]:
