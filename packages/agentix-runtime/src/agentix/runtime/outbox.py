@@ -24,6 +24,7 @@ class Outbox:
         self._high_water = high_water
         self._waiting = bytearray()
         self._ended = False
+        self._abandoned = False
         self._filled = asyncio.Event()
         self._drained = asyncio.Event()
         self._on_drained: Callable[[], None] | None = None
@@ -44,8 +45,19 @@ class Outbox:
         self._ended = True
         self._filled.set()
 
+    def abandon(self) -> None:
+        """Says that nobody takes anything any more: the producer must not go on."""
+        self._abandoned = True
+        self._high_water = 0
+
     async def drained(self) -> None:
-        """Waits until all of it was taken."""
+        """Waits until all of it was taken.
+
+        Raises:
+            CancelledError: It was abandoned, and the producer went on in spite of its cancellation.
+        """
+        if self._abandoned:
+            raise asyncio.CancelledError
         self._drained.clear()
         await self._drained.wait()
 
@@ -87,7 +99,7 @@ async def send_from(
     """
     work = asyncio.create_task(producer)
     work.add_done_callback(lambda _: outbox.end())
-    watcher = asyncio.create_task(_cancel_when_gone(work, receive))
+    watcher = asyncio.create_task(_cancel_when_gone(work, outbox, receive))
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         while data := await outbox.take():
@@ -96,11 +108,13 @@ async def send_from(
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
         watcher.cancel()
+        outbox.abandon()
         work.cancel()
         with suppress(asyncio.CancelledError):
             await work
 
 
-async def _cancel_when_gone(work: asyncio.Task[None], receive: Receive) -> None:
+async def _cancel_when_gone(work: asyncio.Task[None], outbox: Outbox, receive: Receive) -> None:
     await wait_for_disconnect(receive)
+    outbox.abandon()
     work.cancel()
