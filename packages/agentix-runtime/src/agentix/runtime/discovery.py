@@ -36,9 +36,7 @@ def discover(mount_root: Path) -> Registry:
 def _mounts(mount_root: Path) -> list[Path]:
     if not mount_root.is_dir():
         return []
-    return sorted(
-        path for path in mount_root.iterdir() if path.name != RUNTIME_MOUNT and path.is_dir()
-    )
+    return sorted(path for path in mount_root.iterdir() if path.name != RUNTIME_MOUNT)
 
 
 def _register(registry: Registry, entry: Path) -> None:
@@ -47,6 +45,8 @@ def _register(registry: Registry, entry: Path) -> None:
     package = tree.joinpath(*manifest.package.split("."))
     if not package.is_dir():
         raise UsageError(f"{package} is missing")
+    if (package.parent / "__init__.py").exists():
+        raise UsageError(f"{package.parent} has an __init__.py, which hides all other namespaces")
     registry.register(manifest, entry)
     sys.path.insert(0, str(tree))
     logger.info("found namespace %s %s at %s", manifest.package, manifest.version, entry)
