@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agentix.dispatch import MountedPackage, Registry
 from agentix.errors import UsageError
 from agentix.runtime.auth import BearerAuth
-from agentix.runtime.calls import Calls
+from agentix.runtime.calls import Calls, describe
 from agentix.runtime.confined import ConfinedDirectory
 from agentix.runtime.discovery import RUNTIME_MOUNT, discover
 from agentix.runtime.download import DownloadEndpoint
@@ -34,6 +34,7 @@ from agentix.runtime.lease import Lease, LeaseEndpoint
 from agentix.runtime.remote import RemoteEndpoint
 from agentix.runtime.settings import Settings
 from agentix.runtime.upload import UploadEndpoint
+from agentix.runtime.whole import WholeRequests
 from agentix.wire import Health, MountedNamespace
 
 __all__ = ["create_app"]
@@ -91,7 +92,8 @@ def create_app(
         },
         lifespan=_lifespan(lease, on_ready),
     )
-    return app if settings.token is None else BearerAuth(app, settings.token)
+    app.router.redirect_slashes = False
+    return WholeRequests(app if settings.token is None else BearerAuth(app, settings.token))
 
 
 class NamespacesEndpoint:
@@ -114,8 +116,13 @@ def _listed(mounted: MountedPackage) -> MountedNamespace:
     return MountedNamespace(
         manifest=mounted.manifest,
         loaded=mounted.dispatcher is not None,
-        error=None if mounted.error is None else repr(mounted.error),
+        error=None if mounted.error is None else _summary(mounted.error),
     )
+
+
+def _summary(error: BaseException) -> str:
+    told = describe(error)
+    return f"{told.type}: {told.message}"
 
 
 def _command_user(name: str | None) -> User | None:

@@ -92,7 +92,7 @@ class ConfinedDirectory:
         """
         with self._place(path, make=True) as place:
             _refuse_special(place, path)
-            temporary = f".{place.name[:100]}.{secrets.token_hex(8)}.part"
+            temporary = f".{secrets.token_hex(8)}.part"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(temporary, flags, 0o600, dir_fd=place.directory)
             try:
