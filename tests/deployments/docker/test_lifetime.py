@@ -15,6 +15,7 @@ import pytest
 
 from agentix.deployment import Sandbox, SandboxConfig
 from agentix.docker import DockerDeployment
+from agentix.docker.control import ControlDirectories
 from agentix.docker.engine import Engine
 from agentix.docker.labels import DEPLOYMENT, sandbox_labels
 from agentix.docker.owner import Owner
@@ -247,9 +248,22 @@ async def test_owner_that_is_killed_takes_its_sandboxes_along(
     await owner.wait()
     for sandbox_id in ids:
         await removed(sandbox_id, since)
-    assert len(control_directories(control_root)) == 4  # each with a file that names its owner
     async with DockerDeployment(control_root=control_root):
         assert control_directories(control_root) == []
+
+
+def test_control_directories_go_with_their_owner(control_root: Path, dead_owner: Owner) -> None:
+    dead = ControlDirectories(control_root, dead_owner)
+    dead.open()
+    (dead.add("agentix-of-the-dead") / "socket").touch()
+    alive = ControlDirectories(control_root, Owner.current())
+    alive.add("agentix-of-the-living")
+    alive.open()
+    assert control_directories(control_root) == [
+        "agentix-of-the-living",
+        "agentix-of-the-living.owner",
+    ]
+    alive.remove("agentix-of-the-living")
 
 
 async def test_sandbox_outlives_many_leases_while_its_owner_lives(

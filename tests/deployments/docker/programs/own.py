@@ -2,15 +2,18 @@
 
     own.py CONTROL_ROOT IMAGE LEASE_SECONDS
 
-Prints the ids of the sandboxes, one a line.
+Prints the ids of the sandboxes, one a line. The owner claims another boot of the host, so that
+no deployment on the engine takes its sandboxes for left behind: they end by their lease alone.
 """
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from agentix.deployment import SandboxConfig
 from agentix.docker import DockerDeployment
+from agentix.docker.owner import Owner
 
 
 async def main(control_root: str, image: str, lease: str) -> None:
@@ -21,4 +24,6 @@ async def main(control_root: str, image: str, lease: str) -> None:
         await asyncio.Event().wait()
 
 
+elsewhere = replace(Owner.current(), boot="another-boot")
+Owner.current = lambda: elsewhere  # type: ignore[method-assign]
 asyncio.run(main(*sys.argv[1:]))
