@@ -190,10 +190,17 @@ async def test_command_that_is_left_is_stopped(client: RuntimeClient, runtime: R
     os.mkfifo(fifo)
     async for event in client.run_stream(f"exec 9<>{fifo}; echo ready; sleep 60"):
         assert event == ExecOutput(stream="stdout", text="ready\n")
-        held = await asyncio.to_thread(fifo.open, "rb")
+        held = await read_pipe(fifo)
         break
-    with held:  # its end is the end of the last process of the command
-        assert await asyncio.wait_for(asyncio.to_thread(held.read), 20) == b""
+    assert await asyncio.wait_for(held.read(), 10) == b""  # no process of the command is left
+
+
+async def read_pipe(fifo: Path) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader
 
 
 @pytest.mark.parametrize("size", [0, 1, 5_000_000])

@@ -10,10 +10,14 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import BinaryIO
 
-from agentix.client.body import CHUNK, Pieces, slices
+from agentix.client.body import Pieces, slices
 from agentix.errors import ArgumentsError
 
 __all__ = ["Upload", "size_of"]
+
+
+READ_SIZE = 1024 * 1024
+"""Bytes of a file that are read at a time, in a thread; with fewer, the hand-over shows."""
 
 
 class Upload(Pieces):
@@ -59,7 +63,7 @@ class Upload(Pieces):
 
     async def _read(self, source: BinaryIO) -> bytes:
         """Reads the next piece in a thread."""
-        left = CHUNK if self._left is None else min(CHUNK, self._left)
+        left = READ_SIZE if self._left is None else min(READ_SIZE, self._left)
         try:
             piece = await asyncio.to_thread(source.read, left) if left else b""
             if not piece and self._left:
