@@ -1,0 +1,1 @@
+"""Measures Agentix beside floors and peers: `python -m bench [part ...] [--write]`."""
