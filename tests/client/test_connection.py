@@ -81,7 +81,6 @@ async def test_namespaces_keep_additional_fields(place: Place) -> None:
     assert (namespace.manifest.model_extra or {})["colour"] == "red"
 
 
-@pytest.mark.xfail(reason="RequestError does not say how it is rebuilt", strict=False)
 async def test_refusal_survives_a_process_boundary(place: Place) -> None:
     async with (
         place.answering(answer('{"error":"no token"}', 401)) as server,

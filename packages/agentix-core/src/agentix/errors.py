@@ -73,6 +73,10 @@ class RequestError(UsageError):
         self.status = status
         self.message = message
 
+    def __reduce__(self) -> tuple[type["RequestError"], tuple[int, str]]:
+        """Lets the error cross process boundaries."""
+        return RequestError, (self.status, self.message)
+
 
 class RemoteCallError(AgentixError):
     """A call reached the sandbox and failed there.
@@ -121,3 +125,7 @@ class SandboxStartError(DeploymentError):
         self.message = message
         self.exit_code = exit_code
         self.output = output
+
+    def __reduce__(self) -> tuple[type["SandboxStartError"], tuple[str, int | None, str]]:
+        """Lets the error cross process boundaries."""
+        return SandboxStartError, (self.message, self.exit_code, self.output)
