@@ -48,7 +48,8 @@ class SandboxConfig(BaseModel):
     filesystem directory (the task image, `/` for the host's own) or a bundle for the local one.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Building the validator waits for the first sandbox: a runtime imports this and makes none.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     image: Annotated[str, Field(min_length=1)]
     """The task image, used as it is."""

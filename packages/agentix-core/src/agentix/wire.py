@@ -37,7 +37,13 @@ READY_PREFIX = "agentix-server ready "
 """How the one line starts that the runtime prints once it accepts calls; its URL follows."""
 
 
-class RemoteRequest(BaseModel):
+class WireModel(BaseModel):
+    """The base of what crosses the wire; its validator is built on first use, not on import."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class RemoteRequest(WireModel):
     """The body of `POST /_remote`."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -52,7 +58,7 @@ class RemoteRequest(BaseModel):
     """The keyword arguments, each as JSON of its annotation."""
 
 
-class RemoteError(BaseModel):
+class RemoteError(WireModel):
     """Why a remote call failed."""
 
     type: str
@@ -63,14 +69,14 @@ class RemoteError(BaseModel):
     """The formatted traceback."""
 
 
-class ErrorBody(BaseModel):
+class ErrorBody(WireModel):
     """The JSON body of every answer with a status of 400 or above."""
 
     error: str
     """The reason, for a person."""
 
 
-class ExecRequest(BaseModel):
+class ExecRequest(WireModel):
     """The body of `POST /exec`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -89,7 +95,7 @@ class ExecRequest(BaseModel):
     """Bytes kept of each of stdout and stderr; the runtime's own cap where it is not given."""
 
 
-class ExecExit(BaseModel):
+class ExecExit(WireModel):
     """How a command ended: its failure is data, not an error. The data of an `exit` event."""
 
     exit_code: int
@@ -115,7 +121,7 @@ class ExecResult(ExecExit):
     """What was kept of standard error."""
 
 
-class ExecOutput(BaseModel):
+class ExecOutput(WireModel):
     """A piece of output: the event's name says the stream, the event's data is `{"text": ...}`."""
 
     stream: Literal["stdout", "stderr"]
@@ -124,7 +130,7 @@ class ExecOutput(BaseModel):
     """The decoded text; never a part of a character."""
 
 
-class UploadResult(BaseModel):
+class UploadResult(WireModel):
     """The answer to an upload."""
 
     path: str
@@ -133,7 +139,7 @@ class UploadResult(BaseModel):
     """Its size in bytes."""
 
 
-class MountedNamespace(BaseModel):
+class MountedNamespace(WireModel):
     """One entry of `GET /namespaces`."""
 
     manifest: NamespaceManifest
@@ -144,7 +150,7 @@ class MountedNamespace(BaseModel):
     """Why its import failed, where it did."""
 
 
-class Health(BaseModel):
+class Health(WireModel):
     """The answer of `GET /health`."""
 
     status: Literal["ok"] = "ok"
