@@ -4,7 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,18 +55,38 @@ class Workbench:
         )
 
     def run(self, command: str) -> "subprocess.CompletedProcess[str]":
-        """Runs a command by the shell."""
-        path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
+        """Runs a command by the shell, to its end."""
         return subprocess.run(
             ["sh", "-c", command],
             cwd=self.directory,
-            env={**os.environ, **self.environment, "PATH": path},
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=DEADLINE,
             check=False,
         )
+
+    @contextmanager
+    def started(self, command: str) -> "Iterator[subprocess.Popen[str]]":
+        """Runs a command by the shell for the length of a `with` block."""
+        with subprocess.Popen(
+            ["sh", "-c", command],
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, **self.environment, "PATH": path}
 
 
 def shown(output: str) -> re.Pattern[str]:
