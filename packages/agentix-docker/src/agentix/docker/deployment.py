@@ -72,8 +72,8 @@ class DockerDeployment(Deployment):
         docker: The client of the engine; by default a new one for the engine that `DOCKER_HOST`,
             the Docker context or the usual socket names. A given client stays open.
         control: How runtimes are reached: over a Unix socket in a directory shared with the
-            sandbox, or over TCP. By default a socket where the engine is this host's, TCP
-            elsewhere.
+            sandbox, or over TCP. By default a socket where the engine is this host's and this
+            process is root, or the engine is this user's own (rootless); TCP elsewhere.
         network: The network of sandboxes whose configuration names none. `bridge` isolates a
             sandbox from the host's loopback, `host` is the host's own network, `none` has only
             a loopback of its own.
@@ -292,7 +292,7 @@ class DockerDeployment(Deployment):
         if network == "none" and self._control == "tcp":
             raise UsageError(
                 "network='none' needs control over a Unix socket, which needs an engine on this"
-                " host: use network='bridge'"
+                " host whose root is this process's user: use network='bridge'"
             )
 
     async def _images(self, config: SandboxConfig) -> SandboxImages:

@@ -125,20 +125,20 @@ class Engine:
             info = await self._docker.system.info()
         return EngineFacts(
             processors=max(1, int(info.get("NCPU", 1))),
-            shares_sockets=self._is_local(info),
+            shares_sockets=self._shares_sockets(info),
             now=str(int(datetime.fromisoformat(info["SystemTime"]).timestamp())),
         )
 
-    def _is_local(self, info: Mapping[str, Any]) -> bool:
-        """Tells whether the engine runs on this kernel and with this host's user ids."""
-        local = type(self._docker.connector) is aiohttp.UnixConnector
-        options = info.get("SecurityOptions") or ()
-        remapped = any(option.startswith("name=userns") for option in options)
+    def _shares_sockets(self, info: Mapping[str, Any]) -> bool:
+        """Tells whether the engine runs on this kernel, and its root is this process's user."""
+        options = " ".join(info.get("SecurityOptions") or ())
+        root_is_me = "name=rootless" in options or os.geteuid() == 0
         return (
-            local
-            and not remapped
+            type(self._docker.connector) is aiohttp.UnixConnector
             and sys.platform == "linux"
             and info.get("KernelVersion") == os.uname().release
+            and "name=userns" not in options
+            and root_is_me
         )
 
     async def image(self, reference: str) -> EngineImage:
