@@ -1,3 +1,4 @@
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 """What a type checker knows of `RuntimeClient.remote`; checked, never run."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine

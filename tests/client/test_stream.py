@@ -88,6 +88,29 @@ async def test_stream_without_its_end_means_gone(
     assert server.url in str(error)
 
 
+async def test_items_that_came_ahead_of_a_break_are_seen(place: Place) -> None:
+    seen, closed = asyncio.Event(), asyncio.Event()
+
+    async def handle(exchange: Exchange) -> None:
+        await exchange.request()
+        await exchange.send(head(200, NDJSON, "Transfer-Encoding: chunked") + chunk(items(1)))
+        await seen.wait()
+        await exchange.send(chunk(items(2, 3)))
+        exchange.writer.close()
+        await exchange.writer.wait_closed()
+        closed.set()
+
+    async with place.serve(handle) as server, RuntimeClient(server.url) as client:
+        stream = client.remote(stubs.count, 3)
+        assert await anext(stream) == 1
+        seen.set()
+        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.to_thread(lambda: None)  # the event loop takes note of the end
+        found, error = await collect(stream)
+    assert found == [2, 3]
+    assert isinstance(error, SandboxGoneError)
+
+
 async def test_items_are_seen_before_the_error(place: Place) -> None:
     async with (
         place.answering(chunked(items(1, 2) + ERROR + items(3))) as server,
