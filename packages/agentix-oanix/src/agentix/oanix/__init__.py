@@ -1,0 +1,33 @@
+"""A small operating system for agents: a program sees a tree of mounted services, and no more."""
+
+from agentix.oanix.environment import OanixEnv
+from agentix.oanix.fs.device import DeviceFs
+from agentix.oanix.fs.fixed import MapFs
+from agentix.oanix.fs.function import Function, FunctionFs
+from agentix.oanix.fs.memory import MemFs
+from agentix.oanix.machine import Machine
+from agentix.oanix.namespace import Namespace, NamespaceBuilder
+from agentix.oanix.node import OpenFlags
+from agentix.oanix.run import RunConfig, RunResult
+from agentix.oanix.service import FileService
+from agentix.oanix.stop import Cancellation, Reason
+from agentix.oanix.wasi.stream import Pipe
+
+__all__ = [
+    "Cancellation",
+    "DeviceFs",
+    "FileService",
+    "Function",
+    "FunctionFs",
+    "Machine",
+    "MapFs",
+    "MemFs",
+    "Namespace",
+    "NamespaceBuilder",
+    "OanixEnv",
+    "OpenFlags",
+    "Pipe",
+    "Reason",
+    "RunConfig",
+    "RunResult",
+]

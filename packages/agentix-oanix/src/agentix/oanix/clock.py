@@ -1,0 +1,46 @@
+"""The clock that services stamp files with: the machine's, or the virtual one of a run."""
+
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+
+__all__ = ["CLOCK", "VIRTUAL_START", "VirtualClock", "now"]
+
+VIRTUAL_START = 1_577_836_800_000_000_000
+"""Where a virtual clock starts: 2020-01-01T00:00:00Z in nanoseconds since 1970."""
+
+CLOCK: ContextVar[Callable[[], int]] = ContextVar("CLOCK", default=time.time_ns)
+"""The clock of the calling run."""
+
+
+def now() -> int:
+    """Gives the current run's time in nanoseconds since 1970."""
+    return CLOCK.get()()
+
+
+class VirtualClock:
+    """A clock that moves by a fixed step each time it is asked, and by the waits of its program."""
+
+    STEP = 1_000
+    """Nanoseconds that pass between two questions."""
+
+    def __init__(self) -> None:
+        self.elapsed = 0
+        """Nanoseconds since the start."""
+
+    def realtime(self) -> int:
+        """Gives nanoseconds since 1970."""
+        return VIRTUAL_START + self.monotonic()
+
+    def monotonic(self) -> int:
+        """Gives nanoseconds since the start of the run."""
+        self.elapsed += self.STEP
+        return self.elapsed
+
+    def stamp(self) -> int:
+        """Gives the time for a file's stamp, without letting time pass."""
+        return VIRTUAL_START + self.elapsed
+
+    def visible(self, stamp: int) -> int:
+        """Hides a file's stamp that lies in the run's future, as those of the real clock do."""
+        return stamp if stamp <= VIRTUAL_START + self.elapsed else VIRTUAL_START

@@ -1,0 +1,89 @@
+"""Engines: wasmtime configured for many short runs, and the ticker behind their deadlines."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import wasmtime
+from wasmtime import _bindings as bindings
+
+__all__ = ["TICK", "Ticker", "make_engine"]
+
+TICK = 0.01
+"""Seconds between two looks at the deadlines of computing programs."""
+
+STACK = 1 << 20
+"""Bytes of stack that a program has."""
+
+POOLED = 100
+"""Programs that can be alive at once in one engine."""
+
+
+def make_engine(deterministic: bool) -> wasmtime.Engine:
+    """Makes an engine with fuel, epochs and a pool of instances.
+
+    Args:
+        deterministic: NaNs are canonical, and relaxed SIMD gives one result on every machine.
+    """
+    config = wasmtime.Config()
+    config.consume_fuel = True
+    config.epoch_interruption = True
+    config.memory_may_move = False
+    config.max_wasm_stack = STACK
+    config.wasm_threads = False
+    config.wasm_memory64 = False
+    config.wasm_component_model = False
+    config.cranelift_nan_canonicalization = deterministic
+    config.wasm_relaxed_simd_deterministic = deterministic
+    _pool(config)
+    return wasmtime.Engine(config)
+
+
+def _pool(config: wasmtime.Config) -> None:
+    pool = bindings.wasmtime_pooling_allocation_config_new()
+    bindings.wasmtime_pooling_allocation_config_total_memories_set(pool, POOLED)
+    bindings.wasmtime_pooling_allocation_config_total_core_instances_set(pool, POOLED)
+    bindings.wasmtime_pooling_allocation_config_total_tables_set(pool, POOLED)
+    bindings.wasmtime_pooling_allocation_config_table_elements_set(pool, 1 << 20)
+    bindings.wasmtime_pooling_allocation_config_max_core_instance_size_set(pool, 1 << 24)
+    bindings.wasmtime_pooling_allocation_config_max_memory_size_set(pool, 1 << 32)
+    bindings.wasmtime_pooling_allocation_config_linear_memory_keep_resident_set(pool, 1 << 20)
+    bindings.wasmtime_pooling_allocation_config_max_unused_warm_slots_set(pool, POOLED)
+    bindings.wasmtime_pooling_allocation_strategy_set(config.ptr(), pool)
+    bindings.wasmtime_pooling_allocation_config_delete(pool)
+
+
+class Ticker:
+    """Moves an engine's epoch on while runs with a deadline are under way."""
+
+    def __init__(self, engine: wasmtime.Engine) -> None:
+        self._engine = engine
+        self._changed = threading.Condition()
+        self._runs = 0
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keeps the ticker going for one run."""
+        with self._changed:
+            self._runs += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._tick, name="ticker", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._runs -= 1
+
+    def _tick(self) -> None:
+        following = time.monotonic() + TICK
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._runs > 0)
+                self._changed.wait(max(0.0, following - time.monotonic()))
+            if time.monotonic() >= following:
+                self._engine.increment_epoch()
+                following = time.monotonic() + TICK

@@ -1,0 +1,159 @@
+"""MapFs: a tree that does not change, and the nodes that fixed trees are made of."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from agentix.oanix.errors import Code, FsError, NotFoundError, ReadOnlyError
+from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.service import FileService, Spec
+
+__all__ = ["BytesHandle", "FixedDirectory", "MapFs", "number_tree", "plant"]
+
+
+class MapFs(FileService):
+    """Files that can only be read.
+
+    Args:
+        files: Content by path.
+    """
+
+    kind: ClassVar[str] = "map"
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = dict(files)
+        self._root = plant({path: BytesFile(data) for path, data in self._files.items()}, self)
+
+    def attach(self) -> Node:
+        """Gives the root directory."""
+        return self._root
+
+    def spec(self) -> Spec:
+        """Describes the service with its files."""
+        files = {
+            path: base64.b64encode(data).decode() for path, data in sorted(self._files.items())
+        }
+        return {"files": files}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Makes the service that `spec` described."""
+        return cls({path: base64.b64decode(text) for path, text in spec["files"].items()})
+
+
+class FixedNode(Node):
+    """A node of a fixed tree; its number is given once the tree stands."""
+
+    __slots__ = ("_owner", "ino")
+
+    def __init__(self) -> None:
+        self.ino = 0
+        self._owner: object = None
+
+    @property
+    def owner(self) -> object:
+        """The service that holds the file."""
+        return self._owner
+
+    def adopt(self, owner: object, ino: int) -> None:
+        """Makes the node part of a service."""
+        self._owner, self.ino = owner, ino
+
+    def stat(self) -> Stat:
+        """Tells what is known about the file."""
+        return Stat(self.kind, self.ino)
+
+
+class BytesHandle(Handle):
+    """Bytes that were there when the file was opened."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def read(self, buffer: memoryview, offset: int) -> int:
+        """Reads into a buffer from a position."""
+        part = self.data[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def size(self) -> int:
+        """Gives the bytes of content."""
+        return len(self.data)
+
+
+class BytesFile(FixedNode):
+    """A file of fixed content."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+    def stat(self) -> Stat:
+        """Tells what is known about the file."""
+        return Stat(Kind.REGULAR, self.ino, len(self.data))
+
+    def open(self, flags: OpenFlags) -> Handle:
+        """Opens the file for reading."""
+        if flags.write or flags.truncate:
+            raise ReadOnlyError
+        return BytesHandle(self.data)
+
+
+class FixedDirectory(FixedNode):
+    """A directory whose names do not change."""
+
+    __slots__ = ("children",)
+
+    kind = Kind.DIRECTORY
+
+    def __init__(self, children: Mapping[str, FixedNode] | None = None) -> None:
+        super().__init__()
+        self.children: dict[str, FixedNode] = dict(children or {})
+
+    def lookup(self, name: str) -> Node:
+        """Gives the file of a name."""
+        try:
+            return self.children[name]
+        except KeyError:
+            raise NotFoundError(name) from None
+
+    def entries(self) -> list[Entry]:
+        """Lists the names."""
+        return [Entry(name, node.kind, node.ino) for name, node in self.children.items()]
+
+    def rename(self, name: str, parent: Node, new_name: str) -> None:
+        """Refuses: a fixed tree stays as it is, and other services are another device."""
+        if parent.owner is not self.owner:
+            raise FsError(name, Code.XDEV)
+        super().rename(name, parent, new_name)
+
+
+def plant(files: Mapping[str, FixedNode], owner: object) -> FixedDirectory:
+    """Makes a tree of files by path, with the directories that they need."""
+    root = FixedDirectory()
+    for path, file in files.items():
+        *parents, name = [part for part in path.split("/") if part]
+        node = root
+        for part in parents:
+            child = node.children.setdefault(part, FixedDirectory())
+            if not isinstance(child, FixedDirectory):
+                raise ValueError(f"{path}: {part} is a file and a directory")
+            node = child
+        if name in node.children:
+            raise ValueError(f"{path} is there twice")
+        node.children[name] = file
+    number_tree(root, owner)
+    return root
+
+
+def number_tree(root: FixedDirectory, owner: object) -> None:
+    """Numbers the nodes of a tree from 1, in the order of their names."""
+    ahead: list[FixedNode] = [root]
+    for ino, node in enumerate(ahead, 1):
+        node.adopt(owner, ino)
+        if isinstance(node, FixedDirectory):
+            ahead.extend(child for _, child in sorted(node.children.items()))

@@ -1,0 +1,426 @@
+"""MemFs: files in memory, with directories, symbolic and hard links, times and a limit."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from agentix.oanix import clock
+from agentix.oanix.errors import (
+    AlreadyExistsError,
+    Code,
+    FsError,
+    NoSpaceError,
+    NotAFileError,
+    NotDirectoryError,
+    NotFoundError,
+)
+from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.service import FileService, Spec
+
+__all__ = ["MemFs"]
+
+MAX_BYTES = 1 << 30
+"""Bytes of content that a service holds unless it is told otherwise."""
+
+MAX_FILES = 1_000_000
+"""Files that a service holds unless it is told otherwise."""
+
+
+class MemFs(FileService):
+    """Files in memory.
+
+    Args:
+        files: What the tree holds at first, content by path; directories are made as needed.
+        max_bytes: Bytes of content that fit; more is NOSPC.
+        max_files: Files and directories that fit; more is NOSPC.
+    """
+
+    kind: ClassVar[str] = "memory"
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        max_bytes: int = MAX_BYTES,
+        max_files: int = MAX_FILES,
+    ) -> None:
+        self._limit = max_bytes
+        self._file_limit = max_files
+        self._made = 0
+        self._files = 0
+        self.used = 0
+        """Bytes of content held."""
+        self._initial = dict(files or {})
+        self._root = MemoryDirectory(self)
+        for path, data in self._initial.items():
+            self._add(path, data)
+
+    def attach(self) -> Node:
+        """Gives the root directory."""
+        return self._root
+
+    def spec(self) -> Spec:
+        """Describes the service with the files that it held at first."""
+        files = {
+            path: base64.b64encode(data).decode() for path, data in sorted(self._initial.items())
+        }
+        return {"max_bytes": self._limit, "max_files": self._file_limit, "files": files}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Makes the service that `spec` described."""
+        files = {path: base64.b64decode(text) for path, text in spec["files"].items()}
+        return cls(files, max_bytes=spec["max_bytes"], max_files=spec["max_files"])
+
+    def reserve(self, count: int) -> None:
+        """Takes bytes of the limit, or gives them back where `count` is negative.
+
+        Raises:
+            NoSpaceError: They do not fit; nothing was taken.
+        """
+        if count > 0 and self.used + count > self._limit:
+            raise NoSpaceError(f"{self._limit} bytes are the limit")
+        self.used += count
+
+    def number(self) -> int:
+        """Counts a new file and gives its number.
+
+        Raises:
+            NoSpaceError: There are as many files as fit.
+        """
+        if self._files >= self._file_limit:
+            raise NoSpaceError(f"{self._file_limit} files are the limit")
+        self._files += 1
+        self._made += 1
+        return self._made
+
+    def forget(self) -> None:
+        """Counts one file less."""
+        self._files -= 1
+
+    def _add(self, path: str, data: bytes) -> None:
+        node = self._root
+        *parents, name = [part for part in path.split("/") if part]
+        for part in parents:
+            child = node.children.get(part) or node.mkdir(part)
+            assert isinstance(child, MemoryDirectory)
+            node = child
+        node.create(name).open(OpenFlags(write=True)).write(memoryview(data), 0)
+
+
+class MemoryNode(Node):
+    """What all files of a `MemFs` have: a number, names and times."""
+
+    __slots__ = ("accessed", "changed", "fs", "ino", "links", "modified")
+
+    def __init__(self, fs: MemFs) -> None:
+        self.fs = fs
+        self.ino = fs.number()
+        self.links = 1
+        self.accessed = self.modified = self.changed = clock.now()
+
+    @property
+    def owner(self) -> object:
+        """The service that holds the file."""
+        return self.fs
+
+    def stat(self) -> Stat:
+        """Tells what is known about the file."""
+        return Stat(
+            self.kind,
+            self.ino,
+            self.content_size(),
+            self.links,
+            self.accessed,
+            self.modified,
+            self.changed,
+        )
+
+    def content_size(self) -> int:
+        """Gives the bytes of content."""
+        return 0
+
+    def set_times(self, accessed: int | None, modified: int | None) -> None:
+        """Sets times, in nanoseconds since 1970."""
+        if accessed is not None:
+            self.accessed = accessed
+        if modified is not None:
+            self.modified = modified
+        self.changed = clock.now()
+
+    def dropped(self) -> None:
+        """Takes one name away."""
+        self.links -= 1
+        self.changed = clock.now()
+        if self.links == 0:
+            self.fs.forget()
+
+
+class MemoryFile(MemoryNode):
+    """A regular file; it lives on, without a name, while it is open."""
+
+    __slots__ = ("data", "handles")
+
+    kind = Kind.REGULAR
+
+    def __init__(self, fs: MemFs) -> None:
+        super().__init__(fs)
+        self.data = bytearray()
+        self.handles = 0
+
+    def content_size(self) -> int:
+        """Gives the bytes of content."""
+        return len(self.data)
+
+    def open(self, flags: OpenFlags) -> Handle:
+        """Opens the file."""
+        self.handles += 1
+        return MemoryHandle(self)
+
+    def dropped(self) -> None:
+        """Takes one name away, and the content with the last one unless the file is open."""
+        super().dropped()
+        self.release()
+
+    def release(self) -> None:
+        """Gives the content's room back once no name and no handle is left."""
+        if self.links == 0 and self.handles == 0:
+            self.fs.reserve(-len(self.data))
+            self.data = bytearray()
+
+    def resize(self, size: int) -> None:
+        """Cuts the content, or fills it up with zeros."""
+        growth = size - len(self.data)
+        self.fs.reserve(growth)
+        if growth > 0:
+            self.data.extend(bytes(growth))
+        else:
+            del self.data[size:]
+        self.modified = self.changed = clock.now()
+
+
+class MemoryHandle(Handle):
+    """An open `MemoryFile`."""
+
+    __slots__ = ("closed", "file")
+
+    def __init__(self, file: MemoryFile) -> None:
+        self.file = file
+        self.closed = False
+
+    def read(self, buffer: memoryview, offset: int) -> int:
+        """Reads into a buffer from a position."""
+        data = self.file.data
+        count = min(len(buffer), len(data) - offset)
+        if count <= 0:
+            return 0
+        with memoryview(data) as view:
+            buffer[:count] = view[offset : offset + count]
+        return count
+
+    def write(self, data: memoryview, offset: int) -> int:
+        """Writes at a position, zero-filling a gap before it."""
+        file, count = self.file, len(data)
+        content = file.data
+        size, end = len(content), offset + count
+        if end > size and count:
+            file.fs.reserve(end - size)
+            if offset > size:
+                content.extend(bytes(offset - size))
+        if offset >= size:
+            content += data
+        else:
+            _overwrite(content, data, offset, size)
+        file.modified = file.changed = clock.now()
+        return count
+
+    def size(self) -> int:
+        """Gives the bytes of content."""
+        return len(self.file.data)
+
+    def resize(self, size: int) -> None:
+        """Cuts the content, or fills it up with zeros."""
+        self.file.resize(size)
+
+    def close(self) -> None:
+        """Gives the file back; an unnamed file goes with its last handle."""
+        if not self.closed:
+            self.closed = True
+            self.file.handles -= 1
+            self.file.release()
+
+
+def _overwrite(content: bytearray, data: memoryview, offset: int, size: int) -> None:
+    """Writes over existing content, and beyond its end what does not fit."""
+    inside = min(len(data), size - offset)
+    with memoryview(content) as view:
+        view[offset : offset + inside] = data[:inside]
+    content += data[inside:]
+
+
+class MemoryLink(MemoryNode):
+    """A symbolic link."""
+
+    __slots__ = ("target",)
+
+    kind = Kind.SYMLINK
+
+    def __init__(self, fs: MemFs, target: str) -> None:
+        super().__init__(fs)
+        self.target = target
+
+    def content_size(self) -> int:
+        """Gives the bytes of the target."""
+        return len(self.target.encode())
+
+    def readlink(self) -> str:
+        """Gives the path that the link holds."""
+        return self.target
+
+
+class MemoryDirectory(MemoryNode):
+    """A directory."""
+
+    __slots__ = ("children", "up")
+
+    kind = Kind.DIRECTORY
+
+    def __init__(self, fs: MemFs) -> None:
+        super().__init__(fs)
+        self.links = 2
+        self.up: MemoryDirectory | None = None
+        self.children: dict[str, MemoryNode] = {}
+
+    def lookup(self, name: str) -> Node:
+        """Gives the file of a name."""
+        try:
+            return self.children[name]
+        except KeyError:
+            raise NotFoundError(name) from None
+
+    def entries(self) -> list[Entry]:
+        """Lists the names in the order in which they were made."""
+        return [Entry(name, node.kind, node.ino) for name, node in self.children.items()]
+
+    def create(self, name: str) -> Node:
+        """Makes an empty file."""
+        self._check_free(name)
+        node = self.children[name] = MemoryFile(self.fs)
+        self._touch()
+        return node
+
+    def mkdir(self, name: str) -> Node:
+        """Makes an empty directory."""
+        self._check_free(name)
+        node = self.children[name] = MemoryDirectory(self.fs)
+        node.up = self
+        self.links += 1
+        self._touch()
+        return node
+
+    def symlink(self, name: str, target: str) -> None:
+        """Makes a symbolic link."""
+        self._check_free(name)
+        self.children[name] = MemoryLink(self.fs, target)
+        self._touch()
+
+    def link(self, name: str, node: Node) -> None:
+        """Gives a file of this service another name."""
+        self._check_free(name)
+        if not isinstance(node, MemoryNode) or node.fs is not self.fs:
+            raise FsError(name, Code.XDEV)
+        if node.kind is Kind.DIRECTORY:
+            raise FsError(name, Code.PERM)
+        if node.links == 0:
+            raise NotFoundError(name)
+        node.links += 1
+        node.changed = clock.now()
+        self.children[name] = node
+        self._touch()
+
+    def unlink(self, name: str) -> None:
+        """Removes a name that is not a directory's."""
+        node = self._child(name)
+        if node.kind is Kind.DIRECTORY:
+            raise NotAFileError(name)
+        del self.children[name]
+        node.dropped()
+        self._touch()
+
+    def rmdir(self, name: str) -> None:
+        """Removes an empty directory."""
+        node = self._child(name)
+        if not isinstance(node, MemoryDirectory):
+            raise NotDirectoryError(name)
+        if node.children:
+            raise FsError(name, Code.NOTEMPTY)
+        del self.children[name]
+        node.removed()
+        self.links -= 1
+        self._touch()
+
+    def removed(self) -> None:
+        """Leaves the tree; nothing can be made in the directory any more."""
+        self.links = 0
+        self.fs.forget()
+
+    def rename(self, name: str, parent: Node, new_name: str) -> None:
+        """Moves a name from this directory into another, replacing there."""
+        node = self._child(name)
+        if not isinstance(parent, MemoryDirectory) or parent.fs is not self.fs:
+            raise FsError(name, Code.XDEV)
+        if isinstance(node, MemoryDirectory) and node.holds(parent):
+            raise FsError(name, Code.INVAL)
+        if parent.links == 0:
+            raise NotFoundError(new_name)
+        old = parent.children.get(new_name)
+        if old is node:
+            return
+        if old is not None:
+            _check_replaceable(node, old, new_name)
+            (parent.rmdir if old.kind is Kind.DIRECTORY else parent.unlink)(new_name)
+        del self.children[name]
+        parent.children[new_name] = node
+        self._moved(node, parent)
+
+    def _moved(self, node: MemoryNode, parent: "MemoryDirectory") -> None:
+        node.changed = clock.now()
+        if isinstance(node, MemoryDirectory):
+            node.up = parent
+            self.links -= 1
+            parent.links += 1
+        self._touch()
+        parent._touch()
+
+    def holds(self, other: "MemoryDirectory") -> bool:
+        """Tells whether another directory is this one or below it."""
+        above: MemoryDirectory | None = other
+        while above is not None and above is not self:
+            above = above.up
+        return above is self
+
+    def _child(self, name: str) -> MemoryNode:
+        try:
+            return self.children[name]
+        except KeyError:
+            raise NotFoundError(name) from None
+
+    def _check_free(self, name: str) -> None:
+        if name in self.children:
+            raise AlreadyExistsError(name)
+        if self.links == 0:
+            raise NotFoundError(name)
+
+    def _touch(self) -> None:
+        self.modified = self.changed = clock.now()
+
+
+def _check_replaceable(node: MemoryNode, old: MemoryNode, name: str) -> None:
+    """Applies rename(2)'s rules on what may replace what."""
+    if isinstance(old, MemoryDirectory):
+        if node.kind is not Kind.DIRECTORY:
+            raise NotAFileError(name)
+        if old.children:
+            raise FsError(name, Code.NOTEMPTY)
+    elif node.kind is Kind.DIRECTORY:
+        raise NotDirectoryError(name)

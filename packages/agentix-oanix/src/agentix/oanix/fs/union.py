@@ -1,0 +1,111 @@
+"""UnionNode: several directories seen as one, as after binds before and after each other."""
+
+from collections.abc import Sequence
+
+from agentix.oanix.errors import AlreadyExistsError, NotFoundError, ReadOnlyError
+from agentix.oanix.fs.readonly import ReadOnlyNode
+from agentix.oanix.node import Entry, Kind, Node, Stat
+
+__all__ = ["UnionNode"]
+
+
+class UnionNode(Node):
+    """Directories seen as one: the first that has a name gives it, as in Plan 9.
+
+    New files go to the first directory that is not read-only. The union is one level deep: a
+    directory found in one of them is that one's alone.
+
+    Args:
+        layers: The directories, the first one first.
+    """
+
+    __slots__ = ("_layers",)
+
+    kind = Kind.DIRECTORY
+
+    def __init__(self, layers: Sequence[Node]) -> None:
+        self._layers = tuple(layers)
+
+    @property
+    def owner(self) -> object:
+        """The service that new files go to."""
+        return self._writable.owner if self._can_write else self._layers[0].owner
+
+    def underlying(self) -> Node:
+        """Gives the directory that new files go to."""
+        return self._writable if self._can_write else self
+
+    def stat(self) -> Stat:
+        """Tells what is known about the first directory."""
+        return self._layers[0].stat()
+
+    def lookup(self, name: str) -> Node:
+        """Gives the file of a name from the first directory that has it."""
+        return self._holder(name).lookup(name)
+
+    def entries(self) -> list[Entry]:
+        """Lists the names of all directories, each name once."""
+        found: dict[str, Entry] = {}
+        for layer in self._layers:
+            for entry in layer.entries():
+                found.setdefault(entry.name, entry)
+        return list(found.values())
+
+    def create(self, name: str) -> Node:
+        """Makes an empty file."""
+        return self._place(name).create(name)
+
+    def mkdir(self, name: str) -> Node:
+        """Makes an empty directory."""
+        return self._place(name).mkdir(name)
+
+    def symlink(self, name: str, target: str) -> None:
+        """Makes a symbolic link."""
+        self._place(name).symlink(name, target)
+
+    def link(self, name: str, node: Node) -> None:
+        """Gives a file another name."""
+        self._place(name).link(name, node)
+
+    def unlink(self, name: str) -> None:
+        """Removes a name from the directory that shows it; one behind it may appear."""
+        self._holder(name).unlink(name)
+
+    def rmdir(self, name: str) -> None:
+        """Removes an empty directory from the directory that shows it."""
+        self._holder(name).rmdir(name)
+
+    def rename(self, name: str, parent: Node, new_name: str) -> None:
+        """Moves a name from the directory that shows it."""
+        self._holder(name).rename(name, parent, new_name)
+
+    def set_times(self, accessed: int | None, modified: int | None) -> None:
+        """Sets the times of the first directory."""
+        self._layers[0].set_times(accessed, modified)
+
+    def _holder(self, name: str) -> Node:
+        for layer in self._layers:
+            try:
+                layer.lookup(name)
+            except NotFoundError:
+                continue
+            return layer
+        raise NotFoundError(name)
+
+    def _place(self, name: str) -> Node:
+        try:
+            self._holder(name)
+        except NotFoundError:
+            return self._writable
+        raise AlreadyExistsError(name)
+
+    @property
+    def _can_write(self) -> bool:
+        return any(not isinstance(layer, ReadOnlyNode) for layer in self._layers)
+
+    @property
+    def _writable(self) -> Node:
+        for layer in self._layers:
+            if not isinstance(layer, ReadOnlyNode):
+                return layer
+        raise ReadOnlyError

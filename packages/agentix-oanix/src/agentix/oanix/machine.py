@@ -1,0 +1,258 @@
+"""Machine: compiles programs and runs them in namespaces, one at a time in each thread."""
+
+import threading
+import time
+from collections import OrderedDict
+from contextlib import nullcontext
+from pathlib import Path
+
+import wasmtime
+
+from agentix.oanix import clock, entropy
+from agentix.oanix.cache import ModuleCache
+from agentix.oanix.engine import TICK, Ticker, make_engine
+from agentix.oanix.errors import ModuleError
+from agentix.oanix.namespace import Namespace
+from agentix.oanix.node import Handle, Kind
+from agentix.oanix.program import Program, check_imports, explain
+from agentix.oanix.run import RunConfig, RunResult
+from agentix.oanix.stop import Exit, Halt, Reason
+from agentix.oanix.walk import find
+from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable
+from agentix.oanix.wasi.fast import FastSlot
+from agentix.oanix.wasi.outcome import Limits, Outcome
+from agentix.oanix.wasi.preview1 import Preview1
+from agentix.oanix.wasi.process import Process, Settings
+from agentix.oanix.wasi.public import PublicSlot
+from agentix.oanix.wasi.selftest import FAST_PATH
+from agentix.oanix.wasi.stream import InputBytes, Output
+
+__all__ = ["Machine"]
+
+Slot = FastSlot | PublicSlot
+ENDLESS = (1 << 63) - 1
+REMEMBERED = 64
+EXIT_CODES = {
+    Reason.TRAP: 134,
+    Reason.STACK: 134,
+    Reason.TIMEOUT: 124,
+    Reason.CANCELLED: 130,
+    Reason.FUEL: 137,
+    Reason.OUTPUT: 137,
+    Reason.MEMORY: 137,
+}
+TRAPS = {
+    wasmtime.TrapCode.STACK_OVERFLOW: Reason.STACK,
+    wasmtime.TrapCode.OUT_OF_FUEL: Reason.FUEL,
+    wasmtime.TrapCode.INTERRUPT: Reason.TIMEOUT,
+}
+
+
+class Machine:
+    """Compiles programs once and runs them many times.
+
+    Args:
+        cache: A private directory for compiled programs; `None` keeps them in memory alone.
+        fast: Host functions are registered through the C interface; by default where it works.
+    """
+
+    def __init__(self, cache: Path | None = None, *, fast: bool = FAST_PATH) -> None:
+        self._cache = ModuleCache(cache) if cache is not None else None
+        self._slot_class = FastSlot if fast else PublicSlot
+        self._lock = threading.Lock()
+        self._engines: dict[bool, tuple[wasmtime.Engine, Ticker]] = {}
+        self._programs: OrderedDict[tuple[bytes, bool], Program] = OrderedDict()
+        self._idle: dict[bool, list[Slot]] = {False: [], True: []}
+
+    def load(self, wasm: bytes, *, deterministic: bool = False) -> Program:
+        """Compiles a program, or finds it compiled.
+
+        Args:
+            wasm: The module.
+            deterministic: It is for deterministic runs, whose code differs.
+
+        Raises:
+            UnknownImportError: It imports what is not a function of WASI preview 1.
+            ModuleError: It is no module, or one with features that this kernel does not run.
+        """
+        key = bytes(wasm), deterministic
+        with self._lock:
+            program = self._programs.get(key)
+            if program is not None:
+                self._programs.move_to_end(key)
+                return program
+        program = Program(self._compile(key[0], deterministic), deterministic)
+        with self._lock:
+            self._programs[key] = program
+            if len(self._programs) > REMEMBERED:
+                self._programs.popitem(last=False)
+        return program
+
+    def _compile(self, wasm: bytes, deterministic: bool) -> wasmtime.Module:
+        engine, _ = self._engine(deterministic)
+        try:
+            if self._cache is None:
+                module = wasmtime.Module(engine, wasm)
+            else:
+                module = self._cache.load(engine, wasm, f"deterministic={deterministic}")
+        except wasmtime.WasmtimeError as error:
+            raise explain(wasm, error) from error
+        check_imports(module)
+        return module
+
+    def run(
+        self, wasm: bytes | Program, namespace: Namespace, config: RunConfig | None = None
+    ) -> RunResult:
+        """Runs a program to its end in the calling thread.
+
+        Args:
+            wasm: The module, or the program that `load` made of it.
+            namespace: What the program sees.
+            config: What it is started with, and how much it may use.
+
+        Raises:
+            ModuleError: The module can not be run.
+            FsError: The namespace has no directory where a preopen names one.
+        """
+        config = config or RunConfig()
+        program = (
+            wasm
+            if isinstance(wasm, Program)
+            else self.load(wasm, deterministic=config.deterministic)
+        )
+        slot = self._take(program.deterministic)
+        try:
+            return _run(slot, program, namespace, config, self._engine(program.deterministic)[1])
+        finally:
+            self._idle[program.deterministic].append(slot)
+
+    def _take(self, deterministic: bool) -> Slot:
+        try:
+            return self._idle[deterministic].pop()
+        except IndexError:
+            return self._slot_class(self._engine(deterministic)[0], Preview1())
+
+    def _engine(self, deterministic: bool) -> tuple[wasmtime.Engine, Ticker]:
+        found = self._engines.get(deterministic)
+        if found is not None:
+            return found
+        with self._lock:
+            if deterministic not in self._engines:
+                engine = make_engine(deterministic)
+                self._engines[deterministic] = engine, Ticker(engine)
+            return self._engines[deterministic]
+
+
+def _run(
+    slot: Slot, program: Program, namespace: Namespace, config: RunConfig, ticker: Ticker
+) -> RunResult:
+    """Gives the slot's process to a program and tells what came of it."""
+    process = slot.process
+    prepared = program.prepared(slot)
+    virtual = clock.VirtualClock() if config.deterministic else None
+    outputs = Output(config.keep_output, config.stdout), Output(config.keep_output, config.stderr)
+    began = time.perf_counter()
+    process.begin(_settings(config, namespace, virtual), _files(config, namespace, outputs))
+    watched = config.timeout is not None or config.cancellation is not None
+    ticks = int((config.timeout or 0) / TICK) + 2 if config.timeout is not None else 1 << 62
+    limits = Limits(config.fuel or ENDLESS, config.memory, watched, ticks)
+    if config.fuel == 0:
+        limits = Limits(0, config.memory, watched, ticks)
+    tokens = _enter(process, virtual)
+    try:
+        with ticker.running() if watched else nullcontext():
+            outcome = slot.run(prepared, limits)
+    finally:
+        process.end()
+        if tokens is not None:
+            clock.CLOCK.reset(tokens[0])
+            entropy.ENTROPY.reset(tokens[1])
+    return _result(process, outcome, config, outputs, time.perf_counter() - began)
+
+
+def _enter(process: Process, virtual: clock.VirtualClock | None):  # type: ignore[no-untyped-def]
+    if virtual is None:
+        return None
+    return clock.CLOCK.set(virtual.stamp), entropy.ENTROPY.set(process.settings.random)
+
+
+def _settings(
+    config: RunConfig, namespace: Namespace, virtual: clock.VirtualClock | None
+) -> Settings:
+    return Settings(
+        arguments=[argument.encode() for argument in config.arguments],
+        environment=[f"{key}={value}".encode() for key, value in config.environment.items()],
+        random=entropy.ENTROPY.get() if virtual is None else entropy.seeded(config.seed),
+        virtual=virtual,
+        device=namespace.device,
+        output_limit=config.output,
+        timeout=config.timeout,
+        cancellation=config.cancellation,
+    )
+
+
+def _files(
+    config: RunConfig, namespace: Namespace, outputs: tuple[Output, Output]
+) -> DescriptorTable:
+    """Makes the standard streams, and the directories that are open from the start."""
+    files = DescriptorTable()
+    given = config.stdin
+    stdin = given if isinstance(given, Handle) else InputBytes(given)
+    files[0] = Descriptor.of_stream(stdin, writing=False)
+    files[1] = Descriptor.of_stream(outputs[0], writing=True)
+    files[2] = Descriptor.of_stream(outputs[1], writing=True)
+    for name, path in config.preopens.items():
+        node = find(namespace.attach(), path.strip("/") or ".")
+        if node.kind is not Kind.DIRECTORY:
+            raise ModuleError(f"{path} can not be open from the start: it is no directory")
+        directory = Descriptor.directory(node, path.strip("/"))
+        directory.preopen = name.encode()
+        files.add(directory)
+    return files
+
+
+def _result(
+    process: Process,
+    outcome: Outcome,
+    config: RunConfig,
+    outputs: tuple[Output, Output],
+    seconds: float,
+) -> RunResult:
+    code, reason, message, trap_code = _end(process.stop, outcome)
+    return RunResult(
+        exit_code=code,
+        reason=reason,
+        message=message,
+        trap_code=trap_code,
+        stdout=bytes(outputs[0].data),
+        stderr=bytes(outputs[1].data),
+        truncated=any(output.total > config.keep_output for output in outputs),
+        fuel=outcome.fuel,
+        host_calls=process.host_calls,
+        bytes_read=process.bytes_read,
+        bytes_written=process.bytes_written,
+        wall_time=seconds,
+        files_written=tuple(sorted(process.written)),
+    )
+
+
+def _end(stop: BaseException | None, outcome: Outcome) -> tuple[int, Reason, str, str]:
+    """Tells the exit code, the reason, the message and the trap of a run."""
+    match stop:
+        case Exit():
+            return stop.code & 0xFF, Reason.EXIT, "", ""
+        case Halt():
+            return EXIT_CODES[stop.reason], stop.reason, stop.message, ""
+        case BaseException():
+            raise stop
+    trap = outcome.trap
+    if trap is not None:
+        code = trap.trap_code
+        reason = TRAPS.get(code, Reason.TRAP) if code is not None else Reason.TRAP
+        return EXIT_CODES[reason], reason, trap.message, "" if code is None else code.name
+    if outcome.error is not None:
+        message = str(outcome.error)
+        if not outcome.started and "memory" in message and "limit" in message:
+            return EXIT_CODES[Reason.MEMORY], Reason.MEMORY, message, ""
+        raise ModuleError(f"the program can not be started: {message}")
+    return 0, Reason.EXIT, "", ""

@@ -1,0 +1,236 @@
+"""Namespace: the tree of mounted services that a program sees."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentix.oanix.catalog import SERVICES
+from agentix.oanix.errors import NamespaceError
+from agentix.oanix.mount import Mode, Mount, MountPoint, split
+from agentix.oanix.node import Node
+from agentix.oanix.service import FileService, Spec
+
+__all__ = ["Namespace", "NamespaceBuilder", "NamespaceSpec"]
+
+
+class MountSpec(BaseModel):
+    """A mount as JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    """Where the service is seen."""
+    service: int = Field(ge=0)
+    """The place of the service in the specification's list."""
+    readonly: bool = False
+    """Nothing can be changed through the mount."""
+    mode: Mode = "replace"
+    """How the mount meets those at the same path before it."""
+    source: str = "/"
+    """The directory or file of the service that is seen."""
+
+
+class NamespaceSpec(BaseModel):
+    """A namespace as JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    """The version of this form."""
+    services: list[dict[str, Any]] = []
+    """The services, each with its `kind` and its arguments."""
+    mounts: list[MountSpec] = []
+    """The mounts, in their order."""
+
+
+class Namespace(FileService):
+    """An immutable tree of mounted services, and itself a service that can be mounted.
+
+    Args:
+        mounts: The mounts in their order; `Namespace.builder()` collects them.
+
+    Raises:
+        NamespaceError: A path is malformed, or a file is mounted where a directory is needed.
+    """
+
+    kind: ClassVar[str] = "namespace"
+
+    def __init__(self, mounts: Iterable[Mount] = ()) -> None:
+        self.mounts = tuple(mounts)
+        """The mounts in their order."""
+        self._points = MountPoint.tree(self.mounts)
+        self._root = self._points.node()
+        self._devices: dict[int, int] = {}
+        for mount in self.mounts:
+            self._devices.setdefault(id(mount.service), len(self._devices) + 1)
+
+    @staticmethod
+    def builder() -> "NamespaceBuilder":
+        """Starts a namespace without mounts."""
+        return NamespaceBuilder()
+
+    def attach(self) -> Node:
+        """Gives the root directory."""
+        return self._root
+
+    def resolve(self, path: str) -> tuple[FileService, str] | None:
+        """Gives the service that a path belongs to, and the path within it.
+
+        The longest mount whose path is a prefix of `path`, name by name, has it; of several at one
+        place, the one in front. `None` where no mount is above the path.
+        """
+        found = self._mount_of(path)
+        return None if found is None else (found[0].service, found[1])
+
+    def bind(self, source: str, target: str, mode: Mode, readonly: bool) -> Mount:
+        """Makes the mount that shows what is at one path at another one too.
+
+        Raises:
+            NamespaceError: No service has the source path.
+        """
+        found = self._mount_of(source)
+        if found is None:
+            raise NamespaceError(f"no mount has {source}, so it can not be bound to {target}")
+        mount, inside = found
+        return Mount(target, mount.service, readonly or mount.readonly, mode, inside)
+
+    def _mount_of(self, path: str) -> tuple[Mount, str] | None:
+        names = split(path)
+        found, point, depth = self._points.layers[:1], self._points, 0
+        for index, name in enumerate(names, 1):
+            below = point.below.get(name)
+            if below is None:
+                break
+            point = below
+            if point.layers:
+                found, depth = point.layers[:1], index
+        if not found:
+            return None
+        inside = [*split(found[0].source), *names[depth:]]
+        return found[0], "/" + "/".join(inside)
+
+    def device(self, node: Node) -> int:
+        """Gives a number for the service that holds a file, from 1; 0 for directories of mounts."""
+        return self._devices.get(id(node.owner), 0)
+
+    def spec(self) -> Spec:
+        """Describes the namespace as JSON, each service once.
+
+        Raises:
+            NamespaceError: A service can not be written as JSON.
+        """
+        services = {id(mount.service): mount.service for mount in self.mounts}
+        places = {key: place for place, key in enumerate(services)}
+        spec = NamespaceSpec(
+            services=[{"kind": s.kind, **s.spec()} for s in services.values()],
+            mounts=[
+                MountSpec(
+                    path=mount.path,
+                    service=places[id(mount.service)],
+                    readonly=mount.readonly,
+                    mode=mount.mode,
+                    source=mount.source,
+                )
+                for mount in self.mounts
+            ],
+        )
+        return spec.model_dump()
+
+    @classmethod
+    def from_spec(
+        cls, spec: Mapping[str, Any], kinds: Mapping[str, type[FileService]] = SERVICES
+    ) -> Self:
+        """Makes the namespace that `spec` described.
+
+        Args:
+            spec: The description.
+            kinds: Classes of services by their kind.
+
+        Raises:
+            NamespaceError: The description is malformed or names an unknown kind.
+        """
+        try:
+            parsed = NamespaceSpec.model_validate({k: v for k, v in spec.items() if k != "kind"})
+        except ValidationError as error:
+            raise NamespaceError(f"not a namespace: {error}") from error
+        services = [_make_service(service, kinds) for service in parsed.services]
+        return cls(_make_mount(mount, services) for mount in parsed.mounts)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the specification in canonical JSON, in hexadecimal."""
+        text = json.dumps(self.spec(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class NamespaceBuilder:
+    """Collects mounts for a namespace."""
+
+    def __init__(self) -> None:
+        self._mounts: list[Mount] = []
+
+    def mount(
+        self,
+        path: str,
+        service: FileService,
+        *,
+        readonly: bool = False,
+        mode: Mode = "replace",
+        source: str = "/",
+    ) -> Self:
+        """Adds a service at a path.
+
+        Args:
+            path: Where it is seen, from the root.
+            service: What is seen there.
+            readonly: Nothing can be changed through this mount.
+            mode: How it meets what is mounted at the same path already.
+            source: The directory or file of the service that is seen.
+
+        Raises:
+            NamespaceError: The path or the source is malformed.
+        """
+        clean = "/" + "/".join(split(path))
+        inside = "/" + "/".join(split(source))
+        self._mounts.append(Mount(clean, service, readonly, mode, inside))
+        return self
+
+    def bind(
+        self, source: str, target: str, *, mode: Mode = "replace", readonly: bool = False
+    ) -> Self:
+        """Shows what is at one path, a file or a directory, at another path too.
+
+        Raises:
+            NamespaceError: No service mounted so far has the source path.
+        """
+        clean = "/" + "/".join(split(target))
+        self._mounts.append(Namespace(self._mounts).bind(source, clean, mode, readonly))
+        return self
+
+    def build(self) -> Namespace:
+        """Gives the namespace.
+
+        Raises:
+            NamespaceError: A file is mounted where a directory is needed.
+        """
+        return Namespace(self._mounts)
+
+
+def _make_service(spec: Mapping[str, Any], kinds: Mapping[str, type[FileService]]) -> FileService:
+    arguments = dict(spec)
+    kind = arguments.pop("kind", None)
+    if kind not in kinds:
+        raise NamespaceError(f"no service of kind {kind!r}; there are {', '.join(sorted(kinds))}")
+    try:
+        return kinds[kind].from_spec(arguments)
+    except (KeyError, TypeError, ValueError) as error:
+        raise NamespaceError(f"a service of kind {kind} is malformed: {error!r}") from error
+
+
+def _make_mount(spec: MountSpec, services: list[FileService]) -> Mount:
+    if spec.service >= len(services):
+        raise NamespaceError(f"{spec.path} names service {spec.service} of {len(services)}")
+    return Mount(spec.path, services[spec.service], spec.readonly, spec.mode, spec.source)

@@ -1,0 +1,234 @@
+"""Node and Handle: what every file of every service is made of.
+
+A service answers `attach()` with its root node; a program walks from there by names. A handle is an
+open file. The interface by path, `FileService`, stands on top of this one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from agentix.oanix.errors import (
+    Code,
+    FsError,
+    NotAFileError,
+    NotDirectoryError,
+    PermissionDeniedError,
+)
+
+__all__ = ["Entry", "Handle", "Kind", "Node", "OpenFlags", "Stat"]
+
+
+class Kind(IntEnum):
+    """The file types of WASI preview 1 (`filetype` in wasi_snapshot_preview1.witx)."""
+
+    UNKNOWN = 0
+    CHARACTER = 2
+    DIRECTORY = 3
+    REGULAR = 4
+    SYMLINK = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What is known about a file."""
+
+    kind: Kind
+    """The type of the file."""
+    ino: int
+    """The number of the file within its service."""
+    size: int = 0
+    """Bytes of content; 0 where it is not known before reading."""
+    links: int = 1
+    """Names that lead to the file."""
+    accessed: int = 0
+    """Nanoseconds since 1970."""
+    modified: int = 0
+    """Nanoseconds since 1970."""
+    changed: int = 0
+    """Nanoseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory."""
+
+    name: str
+    """The name, without slashes."""
+    kind: Kind
+    """The type of the file that it names."""
+    ino: int
+    """The number of that file within its service."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFlags:
+    """How a file is opened."""
+
+    read: bool = True
+    """Reading is asked for."""
+    write: bool = False
+    """Writing is asked for."""
+    create: bool = False
+    """A missing file is created."""
+    truncate: bool = False
+    """Existing content is dropped."""
+    append: bool = False
+    """Every write goes to the end."""
+
+
+class Handle:
+    """An open file; a handle of a file that is not a stream keeps no position of its own."""
+
+    __slots__ = ()
+
+    stream = False
+    """A stream has no positions: reading may wait, and what was read is gone."""
+
+    messages = False
+    """Writes are messages: they move no position, and reading starts at the beginning again."""
+
+    def read(self, buffer: memoryview, offset: int) -> int:
+        """Reads into a buffer from a position, and gives the bytes read; 0 is the end."""
+        raise FsError("the file can not be read", Code.BADF)
+
+    def write(self, data: memoryview, offset: int) -> int:
+        """Writes at a position, zero-filling a gap before it, and gives the bytes written."""
+        raise FsError("the file can not be written", Code.BADF)
+
+    def append(self, data: memoryview) -> int:
+        """Writes at the end, and gives the position after the written bytes."""
+        end = self.size()
+        return end + self.write(data, end)
+
+    def size(self) -> int:
+        """Gives the bytes of content."""
+        return 0
+
+    def resize(self, size: int) -> None:
+        """Cuts the content, or fills it up with zeros, to a size in bytes."""
+        raise FsError("the file has no size to set", Code.INVAL)
+
+    def sync(self) -> None:
+        """Makes what was written so far lasting."""
+
+    def close(self) -> None:
+        """Gives the file back; what a service does with the written bytes, it does here."""
+
+    def ready(self, writing: bool) -> bool:
+        """Tells whether reading, or writing, would go on without waiting."""
+        return True
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Has `wake` called, from any thread, when `ready` may have changed; gives the undoing."""
+        return _nothing
+
+
+def _nothing() -> None:
+    """Undoes a watch of a file that is always ready."""
+
+
+class Node(ABC):
+    """A file of a service: content, a directory or a symbolic link.
+
+    Every operation raises `FsError`; one that a service does not offer is `PermissionDeniedError`.
+    """
+
+    __slots__ = ()
+
+    kind = Kind.REGULAR
+    """The type of the file."""
+
+    @property
+    def owner(self) -> object:
+        """The service that holds the file; renaming and linking stay within one."""
+        return None
+
+    def underlying(self) -> "Node":
+        """Gives the directory that changes go to; another one where mounts lie over it."""
+        return self
+
+    def check_unmounted(self, name: str) -> None:
+        """Refuses a name that a mount occupies.
+
+        Raises:
+            FsError: BUSY: the name is a mount's, or leads to one.
+        """
+        return
+
+    @abstractmethod
+    def stat(self) -> Stat:
+        """Tells what is known about the file."""
+
+    def lookup(self, name: str) -> "Node":
+        """Gives the file of a name in this directory.
+
+        Raises:
+            NotFoundError: The directory has no such name.
+            NotDirectoryError: This is not a directory.
+        """
+        raise NotDirectoryError(name)
+
+    def entries(self) -> list[Entry]:
+        """Lists the names in this directory, without `.` and `..`.
+
+        Raises:
+            NotDirectoryError: This is not a directory.
+        """
+        raise NotDirectoryError
+
+    def open(self, flags: OpenFlags) -> Handle:
+        """Opens the file; `create` and `append` are the caller's business.
+
+        Raises:
+            NotAFileError: This is a directory.
+        """
+        if self.kind is Kind.DIRECTORY:
+            raise NotAFileError
+        raise PermissionDeniedError("the file can not be opened")
+
+    def readlink(self) -> str:
+        """Gives the path that a symbolic link holds.
+
+        Raises:
+            FsError: INVAL: this is not a symbolic link.
+        """
+        raise FsError("not a symbolic link", Code.INVAL)
+
+    def create(self, name: str) -> "Node":
+        """Makes an empty file in this directory."""
+        raise self._denied(name)
+
+    def mkdir(self, name: str) -> "Node":
+        """Makes an empty directory in this directory."""
+        raise self._denied(name)
+
+    def symlink(self, name: str, target: str) -> None:
+        """Makes a symbolic link in this directory."""
+        raise self._denied(name)
+
+    def link(self, name: str, node: "Node") -> None:
+        """Gives a file of the same service another name, in this directory."""
+        raise self._denied(name)
+
+    def unlink(self, name: str) -> None:
+        """Removes a name that is not a directory's."""
+        raise self._denied(name)
+
+    def rmdir(self, name: str) -> None:
+        """Removes an empty directory."""
+        raise self._denied(name)
+
+    def rename(self, name: str, parent: "Node", new_name: str) -> None:
+        """Moves a name from this directory into another of the same service, replacing there."""
+        raise self._denied(name)
+
+    def set_times(self, accessed: int | None, modified: int | None) -> None:
+        """Sets times, in nanoseconds since 1970; `None` leaves one as it is."""
+        raise PermissionDeniedError("the times of the file can not be set")
+
+    def _denied(self, name: str) -> FsError:
+        if self.kind is not Kind.DIRECTORY:
+            return NotDirectoryError(name)
+        return PermissionDeniedError(name)

@@ -1,0 +1,66 @@
+"""Program: a compiled module, and why some modules can not be programs."""
+
+from weakref import WeakKeyDictionary
+
+import wasmtime
+
+from agentix.oanix.errors import ModuleError, UnknownImportError
+from agentix.oanix.wasi import abi
+from agentix.oanix.wasi.fast import FastSlot
+from agentix.oanix.wasi.outcome import function_type
+from agentix.oanix.wasi.public import PublicSlot
+
+__all__ = ["Program", "check_imports", "explain"]
+
+
+class Program:
+    """A compiled module, joined with the functions of each slot that has run it."""
+
+    def __init__(self, module: wasmtime.Module, deterministic: bool) -> None:
+        self.module = module
+        self.deterministic = deterministic
+        """The code is for deterministic runs."""
+        self._prepared: WeakKeyDictionary[FastSlot | PublicSlot, wasmtime.InstancePre]
+        self._prepared = WeakKeyDictionary()
+
+    def prepared(self, slot: FastSlot | PublicSlot) -> wasmtime.InstancePre:
+        """Gives the module joined with a slot's functions."""
+        found = self._prepared.get(slot)
+        if found is None:
+            found = self._prepared[slot] = slot.prepare(self.module)
+        return found
+
+
+def check_imports(module: wasmtime.Module) -> None:
+    """Refuses a module that imports what is not a function of WASI preview 1.
+
+    Raises:
+        UnknownImportError: The message names the import.
+    """
+    for wanted in module.imports:
+        name = f"{wanted.module}.{wanted.name}"
+        kind = wanted.type
+        if not isinstance(kind, wasmtime.FuncType):
+            raise UnknownImportError(f"the module imports {name}, which is not a function")
+        if wanted.module != abi.MODULE or wanted.name not in abi.SIGNATURES:
+            raise UnknownImportError(f"the module imports {name}; only {abi.MODULE} is offered")
+        known = function_type(wanted.name or "")
+        if (kind.params, kind.results) != (known.params, known.results):
+            raise UnknownImportError(f"the module imports {name} with another signature")
+
+
+def explain(wasm: bytes, error: wasmtime.WasmtimeError) -> ModuleError:
+    """Makes the error for a module that does not compile, naming a memory that is the cause."""
+    config = wasmtime.Config()
+    config.wasm_threads = config.wasm_memory64 = config.shared_memory = True
+    try:
+        module = wasmtime.Module(wasmtime.Engine(config), wasm)
+    except wasmtime.WasmtimeError:
+        return ModuleError(f"not a module that this kernel runs: {error}")
+    named = [(f"{wanted.module}.{wanted.name}", wanted.type) for wanted in module.imports]
+    named += [(given.name, given.type) for given in module.exports]
+    for name, kind in named:
+        if isinstance(kind, wasmtime.MemoryType) and (kind.is_shared or kind.is_64):
+            feature = "shared between threads" if kind.is_shared else "of 64 bits"
+            return ModuleError(f"the memory {name} is {feature}, which is not offered")
+    return ModuleError(f"the module uses threads or memories of 64 bits: {error}")

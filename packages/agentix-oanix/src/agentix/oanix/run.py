@@ -1,0 +1,79 @@
+"""RunConfig and RunResult: what a run is asked for, and what it came to."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agentix.oanix.node import Handle
+from agentix.oanix.stop import Cancellation, Reason
+
+__all__ = ["RunConfig", "RunResult"]
+
+Sink = Callable[[bytes], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """What a program is started with, and how much it may use."""
+
+    arguments: Sequence[str] = ("program",)
+    """The program's name and its arguments."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables; the program sees no others."""
+    stdin: bytes | Handle = b""
+    """Standard input: bytes and then the end, or a stream such as a `Pipe`."""
+    stdout: Sink | None = None
+    """Is called with each piece of standard output as it comes, in the run's thread."""
+    stderr: Sink | None = None
+    """Is called with each piece of standard error as it comes, in the run's thread."""
+    keep_output: int = 16 << 20
+    """Bytes of each output that the result carries."""
+    output: int | None = 1 << 30
+    """Bytes of both outputs after which the run is stopped; `None` for no limit."""
+    fuel: int | None = None
+    """Units of fuel after which the run is stopped; `None` for no limit."""
+    timeout: float | None = None
+    """Seconds after which the run is stopped; `None` for no limit."""
+    memory: int | None = None
+    """Bytes that the program's memory may have; `None` for the 4 GiB that it can address."""
+    deterministic: bool = False
+    """Time is virtual, random bytes are of `seed`, and NaNs are canonical."""
+    seed: int = 0
+    """What the random bytes of a deterministic run come from."""
+    preopens: Mapping[str, str] = field(default_factory=lambda: {"/": "/"})
+    """Directories that are open from the start: their names, and their paths in the namespace."""
+    cancellation: Cancellation | None = None
+    """Lets another thread stop the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """What a run came to."""
+
+    exit_code: int
+    """0 to 255: the program's own, or 134 for a trap, 124 for a timeout, 130 where it was
+    cancelled, 137 for another limit."""
+    reason: Reason
+    """Why the run ended."""
+    message: str = ""
+    """What happened, with the program's stack for a trap; empty for the program's own end."""
+    trap_code: str = ""
+    """The name of the trap, such as `UNREACHABLE`; empty where there was none."""
+    stdout: bytes = b""
+    """Standard output, up to `keep_output` bytes."""
+    stderr: bytes = b""
+    """Standard error, up to `keep_output` bytes."""
+    fuel: int = 0
+    """Units of fuel used."""
+    host_calls: int = 0
+    """Calls of WASI functions."""
+    bytes_read: int = 0
+    """Bytes read from files and standard input."""
+    bytes_written: int = 0
+    """Bytes written to files and the outputs."""
+    wall_time: float = 0.0
+    """Seconds from start to end."""
+    files_written: tuple[str, ...] = ()
+    """Paths that were made or changed, in their order of names."""
+
+    truncated: bool = False
+    """An output was longer than what is kept of it."""

@@ -1,0 +1,237 @@
+"""FileService: a tree of files that can be mounted, and its interface by path."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from agentix.oanix.errors import (
+    AlreadyExistsError,
+    Code,
+    FsError,
+    NamespaceError,
+    NotAFileError,
+    NotFoundError,
+)
+from agentix.oanix.node import Handle, Kind, Node, OpenFlags
+from agentix.oanix.walk import Place, find, locate, move
+
+__all__ = ["DirEntry", "File", "FileService", "Metadata", "Spec", "open_place"]
+
+Spec = dict[str, Any]
+"""A service as JSON: its `kind` and the arguments that make another one like it."""
+
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What is known about the file at a path."""
+
+    is_dir: bool
+    """The file is a directory."""
+    size: int
+    """Bytes of content."""
+    modified: int
+    """Nanoseconds since 1970."""
+    kind: Kind
+    """The type of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirEntry:
+    """One name in a directory."""
+
+    name: str
+    """The name, without slashes."""
+    is_dir: bool
+    """The name is a directory's."""
+    size: int
+    """Bytes of content."""
+
+
+class File:
+    """An open file with a position, as `FileService.open` gives it; a context manager."""
+
+    def __init__(self, handle: Handle, append: bool = False) -> None:
+        self._handle = handle
+        self._append = append
+        self.position = 0
+        """Where the next read or write is, in bytes."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Reads up to `size` bytes, or to the end where it is negative."""
+        if size >= 0:
+            return self._read_once(size)
+        parts = []
+        while part := self._read_once(CHUNK):
+            parts.append(part)
+        return b"".join(parts)
+
+    def _read_once(self, size: int) -> bytes:
+        buffer = bytearray(size)
+        count = self._handle.read(memoryview(buffer), self.position)
+        self.position += count
+        return bytes(buffer[:count])
+
+    def write(self, data: bytes) -> int:
+        """Writes all bytes, and gives their number."""
+        view = memoryview(data)
+        if self._append:
+            self.position = self._handle.append(view)
+            return len(data)
+        written = 0
+        while written < len(data):
+            written += self._handle.write(view[written:], self.position + written)
+        self.position = 0 if self._handle.messages else self.position + written
+        return written
+
+    def seek(self, position: int) -> None:
+        """Sets the position, in bytes from the start."""
+        self.position = position
+
+    def flush(self) -> None:
+        """Makes what was written so far lasting."""
+        self._handle.sync()
+
+    def close(self) -> None:
+        """Gives the file back."""
+        self._handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class FileService(ABC):
+    """A tree of files that can be mounted in a namespace.
+
+    A service implements `attach`; the operations by path are made of it. Paths may begin with a
+    slash, and `/` is the root. Every operation raises `FsError`.
+    """
+
+    kind: ClassVar[str] = ""
+    """The name of the service in a namespace's specification."""
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> "FileService":
+        """Makes the service that `spec` described.
+
+        Raises:
+            NamespaceError: Services of this class are not made from JSON.
+        """
+        raise NamespaceError(f"a {cls.__name__} can not be made from JSON")
+
+    @abstractmethod
+    def attach(self) -> Node:
+        """Gives the root of the tree, a directory or a single file."""
+
+    def spec(self) -> Spec:
+        """Describes the service as JSON.
+
+        Raises:
+            NamespaceError: The service holds something that JSON can not.
+        """
+        raise NamespaceError(f"a {type(self).__name__} can not be written as JSON")
+
+    def open(self, path: str, flags: OpenFlags = OpenFlags()) -> File:  # noqa: B008 - immutable
+        """Opens the file at a path.
+
+        Raises:
+            NotFoundError: There is no such file and `flags.create` is not set.
+            NotAFileError: The path is a directory's.
+        """
+        place = locate(self.attach(), _relative(path))
+        return File(open_place(place, flags), flags.append)
+
+    def readdir(self, path: str = "/") -> list[DirEntry]:
+        """Lists a directory in the order of names."""
+        node = find(self.attach(), _relative(path))
+        return [_dir_entry(node, name) for name in sorted(e.name for e in node.entries())]
+
+    def stat(self, path: str) -> Metadata:
+        """Tells what is known about the file at a path, following symbolic links."""
+        found = find(self.attach(), _relative(path)).stat()
+        return Metadata(
+            is_dir=found.kind is Kind.DIRECTORY,
+            size=found.size,
+            modified=found.modified,
+            kind=found.kind,
+        )
+
+    def mkdir(self, path: str) -> None:
+        """Makes a directory."""
+        place = locate(self.attach(), _relative(path), follow=False)
+        if place.node is not None:
+            raise AlreadyExistsError(path)
+        place.parent.mkdir(place.name)
+
+    def remove(self, path: str) -> None:
+        """Removes a file, a symbolic link or an empty directory."""
+        place = _existing(self.attach(), path)
+        if place.node is not None and place.node.kind is Kind.DIRECTORY:
+            place.parent.rmdir(place.name)
+        else:
+            place.parent.unlink(place.name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Moves a file or a directory, replacing what the new path names."""
+        root = self.attach()
+        move(_existing(root, old), locate(root, _relative(new), follow=False))
+
+    def read(self, path: str) -> bytes:
+        """Reads a whole file."""
+        with self.open(path) as file:
+            return file.read()
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a whole file, made where it is missing."""
+        with self.open(path, OpenFlags(False, write=True, create=True, truncate=True)) as file:
+            file.write(data)
+
+
+def open_place(place: Place, flags: OpenFlags) -> Handle:
+    """Opens what a walk ended at, making the file where the flags say so."""
+    node = place.node
+    if node is None:
+        if not flags.create:
+            raise NotFoundError(place.name)
+        if place.directory:
+            raise NotAFileError(place.name)
+        return place.parent.create(place.name).open(flags)
+    if node.kind is Kind.SYMLINK:
+        raise FsError(place.name, Code.LOOP)
+    handle = node.open(flags)
+    if flags.truncate:
+        handle.resize(0)
+    return handle
+
+
+def _existing(root: Node, path: str) -> Place:
+    place = locate(root, _relative(path), follow=False)
+    if place.node is None:
+        raise NotFoundError(path)
+    if not place.name:
+        raise FsError(path, Code.BUSY)
+    return place
+
+
+def _relative(path: str) -> str:
+    return path.lstrip("/") or "."
+
+
+def _dir_entry(directory: Node, name: str) -> DirEntry:
+    found = directory.lookup(name).stat()
+    return DirEntry(name, found.kind is Kind.DIRECTORY, found.size)
+
+
+ServiceFactory = Callable[[Mapping[str, Any]], FileService]
+"""Makes a service of its specification."""

@@ -1,0 +1,180 @@
+"""Walking a path through nodes, component by component, following symbolic links.
+
+Paths are relative to the node that the walk starts from, and no path gets above it. `..` goes back
+along the way that the walk came, so a directory needs no knowledge of its parent.
+"""
+
+from typing import NamedTuple
+
+from agentix.oanix.errors import (
+    AlreadyExistsError,
+    Code,
+    FsError,
+    NotCapableError,
+    NotDirectoryError,
+    NotFoundError,
+)
+from agentix.oanix.node import Kind, Node
+
+__all__ = ["MAX_LINKS", "Place", "find", "link", "locate", "move"]
+
+MAX_LINKS = 40
+"""Symbolic links that one walk follows."""
+
+MAX_NAME = 255
+"""Bytes of one component."""
+
+
+class Place(NamedTuple):
+    """Where a path ends: a name in a directory, which may or may not be taken."""
+
+    parent: Node
+    """The directory."""
+    name: str
+    """The name in it; empty where the path ends at the start of the walk or at `.` or `..`."""
+    node: Node | None
+    """The file of that name, if there is one."""
+    directory: bool
+    """The path ends in a slash, so only a directory will do."""
+
+
+def find(base: Node, path: str, follow: bool = True) -> Node:
+    """Gives the file at a path.
+
+    Args:
+        base: Where the walk starts.
+        path: A relative path; the empty path is not found.
+        follow: A symbolic link at the end of the path is followed.
+
+    Raises:
+        NotFoundError: A component is missing.
+        NotDirectoryError: A component is used as a directory and is none.
+        NotCapableError: The path is absolute or leads above `base`.
+        FsError: LOOP: too many symbolic links. NAMETOOLONG: a component is over 255 bytes.
+    """
+    place = locate(base, path, follow)
+    if place.node is None:
+        raise NotFoundError(path)
+    return place.node
+
+
+def locate(base: Node, path: str, follow: bool = True) -> Place:
+    """Gives the directory and the name that a path ends at; the last name may be missing.
+
+    Raises:
+        NotFoundError: A component before the last is missing, or the path is empty.
+        NotDirectoryError: A component is used as a directory and is none.
+        NotCapableError: The path is absolute or leads above `base`.
+        FsError: LOOP, NAMETOOLONG, or INVAL for a path with a zero byte.
+    """
+    if not path:
+        raise NotFoundError("the path is empty")
+    if path[0] == "/":
+        raise NotCapableError(path)
+    if "\0" in path:
+        raise FsError("a path holds a zero byte", Code.INVAL)
+    last = path.rpartition("/")[2]
+    directory = last in ("", ".", "..")
+    place = _walk(base, path, follow or last == "", directory)
+    return place._replace(name="") if last in (".", "..") else place
+
+
+def _walk(base: Node, path: str, follow: bool, directory: bool) -> Place:
+    way, links, name = [base], 0, ""
+    ahead = _components(path)
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            _back(way, path)
+            name = ""
+            continue
+        node = _enter(way[-1], name, bool(ahead))
+        if node is None:
+            return Place(way[-1], name, None, directory)
+        if node.kind is Kind.SYMLINK and (ahead or follow):
+            links += 1
+            ahead += _target(node, links, path)
+            continue
+        way.append(node)
+    node = way[-1]
+    if directory and node.kind is not Kind.DIRECTORY:
+        raise NotDirectoryError(path)
+    return Place(way[-2] if len(way) > 1 else base, name, node, directory)
+
+
+def _components(path: str) -> list[str]:
+    """Splits a path and gives the components that matter, the last one first."""
+    return [name for name in reversed(path.split("/")) if name and name != "."]
+
+
+def _enter(parent: Node, name: str, more: bool) -> Node | None:
+    if len(name) > MAX_NAME // 4 and len(name.encode()) > MAX_NAME:
+        raise FsError(name, Code.NAMETOOLONG)
+    try:
+        return parent.lookup(name)
+    except NotFoundError:
+        if more:
+            raise
+        return None
+
+
+def _target(node: Node, links: int, path: str) -> list[str]:
+    if links > MAX_LINKS:
+        raise FsError(path, Code.LOOP)
+    target = node.readlink()
+    if target.startswith("/"):
+        raise NotCapableError(path)
+    return _components(target)
+
+
+def _back(way: list[Node], path: str) -> None:
+    if way[-1].kind is not Kind.DIRECTORY:
+        raise NotDirectoryError(path)
+    if len(way) == 1:
+        raise NotCapableError(path)
+    way.pop()
+
+
+def move(source: Place, target: Place) -> None:
+    """Renames what one walk ended at to where another one did, as rename(2) does.
+
+    Raises:
+        NotFoundError: There is no source.
+        NotDirectoryError: A slash follows a name that is not a directory's.
+        FsError: BUSY: a mount is in the way. XDEV: the places are of two services. INVAL: a
+            directory would go into itself.
+    """
+    if source.node is None:
+        raise NotFoundError(source.name)
+    if not source.name or not target.name:
+        raise FsError(source.name, Code.BUSY)
+    if target.directory and source.node.kind is not Kind.DIRECTORY:
+        raise NotDirectoryError(target.name)
+    source.parent.check_unmounted(source.name)
+    target.parent.check_unmounted(target.name)
+    parent, into = source.parent.underlying(), target.parent.underlying()
+    if parent.owner is not into.owner:
+        raise FsError(source.name, Code.XDEV)
+    parent.rename(source.name, into, target.name)
+
+
+def link(source: Place, target: Place) -> None:
+    """Gives what one walk ended at the name where another one did, as link(2) does.
+
+    Raises:
+        NotFoundError: There is no source, or the new name ends in a slash.
+        AlreadyExistsError: The new name is taken.
+        FsError: PERM: the source is a directory. XDEV: the places are of two services.
+    """
+    if source.node is None:
+        raise NotFoundError(source.name)
+    if target.node is not None:
+        raise AlreadyExistsError(target.name)
+    if source.node.kind is Kind.DIRECTORY:
+        raise FsError(source.name, Code.PERM)
+    if target.directory:
+        raise NotFoundError(target.name)
+    into = target.parent.underlying()
+    if source.node.owner is not into.owner:
+        raise FsError(source.name, Code.XDEV)
+    into.link(target.name, source.node)

@@ -1,0 +1,108 @@
+"""Descriptor: what a program's file number stands for."""
+
+from agentix.oanix.errors import Code, FsError
+from agentix.oanix.node import Entry, Handle, Kind, Node
+from agentix.oanix.wasi import abi
+
+__all__ = ["Descriptor", "DescriptorTable"]
+
+FIRST = 3
+"""The first number that is given out; 0 to 2 are taken by renumbering only."""
+
+MAX_DESCRIPTORS = 1 << 16
+
+
+class Descriptor:
+    """An open file, directory or stream of a program."""
+
+    __slots__ = (
+        "base",
+        "dirty",
+        "flags",
+        "handle",
+        "inheriting",
+        "kind",
+        "listing",
+        "node",
+        "parent",
+        "path",
+        "position",
+        "preopen",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        node: Node | None,
+        handle: Handle | None,
+        kind: Kind,
+        base: int,
+        inheriting: int = 0,
+        flags: int = 0,
+    ) -> None:
+        self.node = node
+        self.handle = handle
+        self.kind = kind
+        self.base = base
+        self.inheriting = inheriting
+        self.flags = flags
+        self.position = 0
+        self.stream = handle is not None and handle.stream
+        self.preopen: bytes | None = None
+        self.listing: list[Entry] | None = None
+        self.parent: Descriptor | None = None
+        self.path = ""
+        self.dirty = False
+
+    @classmethod
+    def directory(cls, node: Node, path: str, inheriting: int = abi.ALL_RIGHTS) -> "Descriptor":
+        """Makes the descriptor of a directory with the rights that it inherits."""
+        rights = inheriting & abi.DIRECTORY_RIGHTS
+        made = cls(node, None, Kind.DIRECTORY, rights, inheriting)
+        made.path = path
+        return made
+
+    @classmethod
+    def of_stream(cls, handle: Handle, writing: bool, kind: Kind = Kind.UNKNOWN) -> "Descriptor":
+        """Makes the descriptor of a standard stream."""
+        taken = abi.Rights.FD_READ if writing else abi.Rights.FD_WRITE
+        return cls(None, handle, kind, abi.STREAM_RIGHTS & ~taken)
+
+    def full_path(self) -> str:
+        """Gives the path that the file was opened by, from the root."""
+        above = "" if self.parent is None else self.parent.full_path()
+        return f"{above}/{self.path}" if self.path else above
+
+
+class DescriptorTable(dict[int, Descriptor]):
+    """A program's open files by number; the lowest free number is given out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lowest = FIRST
+
+    def add(self, descriptor: Descriptor) -> int:
+        """Gives a descriptor a number.
+
+        Raises:
+            FsError: MFILE: too many files are open.
+        """
+        if len(self) >= MAX_DESCRIPTORS:
+            raise FsError("too many open files", Code.MFILE)
+        number = self._lowest
+        while number in self:
+            number += 1
+        self[number] = descriptor
+        self._lowest = number + 1
+        return number
+
+    def free(self, number: int) -> Descriptor:
+        """Takes a descriptor's number away.
+
+        Raises:
+            KeyError: No file has that number.
+        """
+        descriptor = self.pop(number)
+        if FIRST <= number < self._lowest:
+            self._lowest = number
+        return descriptor

@@ -1,0 +1,312 @@
+"""Process: what one run of a program has, its memory, files, clock and limits."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from struct import Struct
+
+from agentix.oanix import clock
+from agentix.oanix.errors import Code, FsError
+from agentix.oanix.node import Handle, OpenFlags, Stat
+from agentix.oanix.stop import Cancellation, Exit, Halt, Reason
+from agentix.oanix.wasi import abi
+from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable
+from agentix.oanix.wasi.stream import Output
+
+__all__ = ["Process", "Settings"]
+
+NO_MEMORY = memoryview(b"")
+MAX_VECTORS = 1024
+MAX_PATH = 4096
+VECTORS = tuple(Struct(f"<{2 * count}I") for count in range(17))
+OPEN_FLAGS = tuple(
+    OpenFlags(read=bool(bits & 1), write=bool(bits & 2), truncate=bool(bits & 4))
+    for bits in range(8)
+)
+
+
+class Settings:
+    """What a run is given before it starts.
+
+    Args:
+        arguments: The program's name and its arguments.
+        environment: Environment variables.
+        random: Gives random bytes by their number.
+        virtual: The virtual clock; `None` for the machine's.
+        device: Gives the number of the service that holds a node.
+        output_limit: Bytes of standard output and error after which the run is stopped.
+        timeout: Seconds after which the run is stopped; `None` for no limit.
+        cancellation: Lets another thread stop the run.
+    """
+
+    def __init__(
+        self,
+        *,
+        arguments: Sequence[bytes],
+        environment: Sequence[bytes],
+        random: Callable[[int], bytes],
+        virtual: clock.VirtualClock | None,
+        device: Callable[..., int],
+        output_limit: int | None,
+        timeout: float | None,
+        cancellation: Cancellation | None,
+    ) -> None:
+        self.arguments = arguments
+        self.environment = environment
+        self.random = random
+        self.virtual = virtual
+        self.device = device
+        self.output_limit = output_limit
+        self.cancellation = cancellation
+        self.started = time.monotonic_ns()
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+
+
+class Process:
+    """The state that the 46 functions work on; `begin` gives it to the next run."""
+
+    def __init__(self) -> None:
+        self.memory = NO_MEMORY
+        self.size = -1
+        self.remap: Callable[[], memoryview] = lambda: NO_MEMORY
+        self.files = DescriptorTable()
+        self.settings: Settings = None  # type: ignore[assignment] # set by begin
+        self.stop: BaseException | None = None
+        self.host_calls = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.output_bytes = 0
+        self.written: set[str] = set()
+
+    def begin(self, settings: Settings, files: DescriptorTable) -> None:
+        """Starts a run with nothing left of the one before."""
+        self.memory, self.size = NO_MEMORY, -1
+        self.files = files
+        self.settings = settings
+        self.stop = None
+        self.host_calls = self.bytes_read = self.bytes_written = self.output_bytes = 0
+        self.written = set()
+
+    def end(self) -> None:
+        """Gives all open files back; the first error of a close is raised at the end."""
+        self.memory, self.size, self.remap = NO_MEMORY, -1, lambda: NO_MEMORY
+        errors = []
+        for descriptor in self.files.values():
+            try:
+                if descriptor.handle is not None:
+                    descriptor.handle.close()
+            except FsError as error:
+                errors.append(error)
+        self.files = DescriptorTable()
+        if errors and self.stop is None:
+            self.stop = errors[0]
+
+    def reach(self, end: int) -> None:
+        """Makes sure that memory has bytes up to an address, which may have grown meanwhile.
+
+        Raises:
+            FsError: FAULT: it has not.
+        """
+        if end > self.size:
+            self.memory = self.remap()
+            self.size = len(self.memory)
+            if end > self.size:
+                raise FsError(f"address {end} is beyond {self.size}", Code.FAULT)
+
+    def put_u32(self, address: int, value: int) -> None:
+        """Writes a 32-bit number to memory."""
+        if address + 4 > self.size:
+            self.reach(address + 4)
+        abi.U32.pack_into(self.memory, address, value)
+
+    def put_u64(self, address: int, value: int) -> None:
+        """Writes a 64-bit number to memory."""
+        if address + 8 > self.size:
+            self.reach(address + 8)
+        abi.U64.pack_into(self.memory, address, value)
+
+    def span(self, address: int, count: int) -> memoryview:
+        """Gives a view of a piece of memory; valid until the program goes on."""
+        end = address + count
+        if end > self.size:
+            self.reach(end)
+        return self.memory[address:end]
+
+    def text(self, address: int, count: int) -> str:
+        """Reads a path.
+
+        Raises:
+            FsError: ILSEQ: it is not UTF-8. NAMETOOLONG: it is over 4096 bytes.
+        """
+        if count > MAX_PATH:
+            raise FsError("the path is too long", Code.NAMETOOLONG)
+        end = address + count
+        if end > self.size:
+            self.reach(end)
+        try:
+            return str(self.memory[address:end], "utf-8")
+        except UnicodeDecodeError:
+            raise FsError("the path is not UTF-8", Code.ILSEQ) from None
+
+    def vectors(self, address: int, count: int) -> list[memoryview]:
+        """Gives views of the pieces of memory that an array of vectors names."""
+        if count > MAX_VECTORS:
+            raise FsError("too many vectors", Code.INVAL)
+        if address + 8 * count > self.size:
+            self.reach(address + 8 * count)
+        layout = VECTORS[count] if count < len(VECTORS) else Struct(f"<{2 * count}I")
+        numbers = layout.unpack_from(self.memory, address)
+        spans, memory, size = [], self.memory, self.size
+        for start, length in zip(numbers[::2], numbers[1::2], strict=True):
+            if start + length > size:
+                self.reach(start + length)
+                memory, size = self.memory, self.size
+            spans.append(memory[start : start + length])
+        return spans
+
+    def descriptor(self, number: int, rights: int = 0) -> Descriptor:
+        """Gives an open file that has all of some rights.
+
+        Raises:
+            FsError: BADF: there is none of that number. NOTCAPABLE: it lacks a right.
+        """
+        found = self.files.get(number)
+        if found is None:
+            raise FsError(f"{number} is not open", Code.BADF)
+        if rights & ~found.base:
+            raise FsError(f"{number} lacks a right", Code.NOTCAPABLE)
+        return found
+
+    def data(self, number: int, right: int) -> tuple[Descriptor, Handle]:
+        """Gives an open file that is not a directory, for reading or writing.
+
+        Raises:
+            FsError: BADF: there is none, or it was not opened for this. ISDIR: a directory.
+        """
+        found = self.files.get(number)
+        if found is None:
+            raise FsError(f"{number} is not open", Code.BADF)
+        handle = found.handle
+        if handle is None:
+            raise FsError(f"{number} is a directory", Code.ISDIR)
+        if not found.base & right:
+            raise FsError(f"{number} was not opened for this", Code.BADF)
+        return found, handle
+
+    def content(self, number: int, right: int) -> Handle:
+        """Gives an open file that is not a directory and has a right.
+
+        Raises:
+            FsError: BADF: there is none, or a directory. NOTCAPABLE: it lacks the right.
+        """
+        found = self.descriptor(number)
+        if found.handle is None:
+            raise FsError(f"{number} is a directory", Code.BADF)
+        if not found.base & right:
+            raise FsError(f"{number} lacks a right", Code.NOTCAPABLE)
+        return found.handle
+
+    def directory(self, number: int, rights: int) -> Descriptor:
+        """Gives an open directory that has all of some rights.
+
+        Raises:
+            FsError: BADF: there is none of that number. NOTDIR: it is not a directory.
+                NOTCAPABLE: it lacks a right.
+        """
+        found = self.files.get(number)
+        if found is None:
+            raise FsError(f"{number} is not open", Code.BADF)
+        if found.node is None or found.handle is not None:
+            raise FsError(f"{number} is not a directory", Code.NOTDIR)
+        if rights & ~found.base:
+            raise FsError(f"{number} lacks a right", Code.NOTCAPABLE)
+        return found
+
+    def put_stat(self, address: int, found: Stat, device: int) -> None:
+        """Writes what is known about a file to memory."""
+        if address + 64 > self.size:
+            self.reach(address + 64)
+        times = found.accessed, found.modified, found.changed
+        virtual = self.settings.virtual
+        if virtual is not None:
+            times = virtual.visible(times[0]), virtual.visible(times[1]), virtual.visible(times[2])
+        accessed, modified, changed = times
+        abi.FILESTAT.pack_into(
+            self.memory,
+            address,
+            device,
+            found.ino,
+            found.kind,
+            found.links,
+            found.size,
+            accessed,
+            modified,
+            changed,
+        )
+
+    def note_written(self, descriptor: Descriptor) -> None:
+        """Remembers that a file was changed."""
+        descriptor.dirty = True
+        if descriptor.node is not None:
+            self.written.add(descriptor.full_path())
+
+    def count_output(self, handle: Handle, count: int) -> None:
+        """Counts bytes of standard output and error.
+
+        Raises:
+            Halt: They are more than the run may write.
+        """
+        if type(handle) is Output:
+            self.output_bytes += count
+            limit = self.settings.output_limit
+            if limit is not None and self.output_bytes > limit:
+                raise Halt(Reason.OUTPUT, f"more than {limit} bytes of output")
+
+    def check_stopped(self) -> None:
+        """Stops the run where it was cancelled or its time is over.
+
+        Raises:
+            Halt: It is.
+        """
+        cancellation = self.settings.cancellation
+        if cancellation is not None and cancellation.cancelled:
+            raise Halt(Reason.CANCELLED, "cancelled")
+        deadline = self.settings.deadline
+        if deadline is not None and time.monotonic() >= deadline:
+            raise Halt(Reason.TIMEOUT, "the time is over")
+
+    def wait(self, handles: Sequence[tuple[Handle, bool]], until: float | None) -> None:
+        """Waits until a file is ready, or until a time of the monotonic clock.
+
+        Args:
+            handles: Files, each with whether writing is meant.
+            until: The time in seconds; `None` for no end.
+
+        Raises:
+            Halt: The run was cancelled, or its time is over.
+        """
+        event = threading.Event()
+        cancellation = self.settings.cancellation
+        undo = [handle.watch(event.set) for handle, _ in handles]
+        if cancellation is not None:
+            undo.append(cancellation.watch(event.set))
+        try:
+            while not any(handle.ready(writing) for handle, writing in handles):
+                self.check_stopped()
+                ends = [end for end in (until, self.settings.deadline) if end is not None]
+                remaining = min(ends) - time.monotonic() if ends else None
+                if until is not None and time.monotonic() >= until:
+                    return
+                event.wait(remaining)
+                event.clear()
+        finally:
+            for step in undo:
+                step()
+
+    def exit(self, code: int) -> None:
+        """Ends the run.
+
+        Raises:
+            Exit: Always.
+        """
+        raise Exit(code)
