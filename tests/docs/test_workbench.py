@@ -23,7 +23,7 @@ def test_output_that_is_not_shown_is_an_error(tmp_path: Path) -> None:
 
 
 def test_command_that_fails_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="`echo why >&2; false`, .*: why"):
+    with pytest.raises(AssertionError, match=r"`echo why >&2; false`, .*: why"):
         Workbench(tmp_path).follow([session("$ echo why >&2; false\n")])
 
 
