@@ -51,12 +51,14 @@ pkgs.runCommand "agentix-runtime"
     $compile $out/$sitePackages
 
     # No `site`, nothing of the task image's environment, and every directory of
-    # the search path named: start-up looks nowhere else.
+    # the search path named: start-up looks nowhere else. Nor does it look for
+    # garbage, of which importing makes little; the runtime does later.
     cat >$out/bin/start <<END
     #!$out/bin/sh
     unset LD_PRELOAD LD_LIBRARY_PATH
     exec $interpreter -I -S -X utf8 -c '
-    import sys
+    import gc, sys
+    gc.disable()
     sys.path[:] = [
         "$standardLibrary",
         "$standardLibrary/lib-dynload",

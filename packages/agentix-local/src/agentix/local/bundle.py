@@ -43,8 +43,10 @@ print(json.dumps([[root for root in dict.fromkeys(sys.path) if root in used], sy
 """Imports the runtime as a sandbox does, and tells which entries of the search path that took."""
 
 START = """\
+import gc
 import sys
 
+gc.disable()
 sys.path[:] = {roots!r}
 from agentix.runtime.__main__ import main
 

@@ -41,6 +41,7 @@ async def _run(settings: Settings) -> NoReturn:
     lease = Lease(settings.lease_seconds, on_expired=stop.set)
     app = create_app(settings, lease, on_ready=lambda: print(f"{READY_PREFIX}{url}", flush=True))
     gc.freeze()
+    gc.enable()  # the program that starts a runtime turns it off, since importing makes no garbage
     await serve_until(stop, app, listener)
     # Threads of plain functions that never return would keep the interpreter from ending.
     logging.shutdown()
