@@ -204,10 +204,15 @@ class Connection:
 
         A runtime that refuses a large body hangs up while that is still on its way.
         """
+        pieces: list[bytes] = []
         try:
-            return await self.read(response)
+            while piece := await self.read_some(response):
+                pieces.append(piece)
         except SandboxGoneError:
-            return ErrorBody(error=response.reason or "no reason came").model_dump_json().encode()
+            response.close()
+        finally:
+            response.release()
+        return b"".join(pieces) or (response.reason or "no reason came").encode()
 
     def refusal(self, status: int, body: bytes) -> RequestError | SandboxGoneError:
         """Makes the error that stands for an answer with an unexpected status."""
