@@ -4,21 +4,29 @@ from agentix.oanix.environment import OanixEnv
 from agentix.oanix.fs.device import DeviceFs
 from agentix.oanix.fs.fixed import MapFs
 from agentix.oanix.fs.function import Function, FunctionFs
+from agentix.oanix.fs.host import WorkspaceFs
 from agentix.oanix.fs.memory import MemFs
+from agentix.oanix.fs.overlay import Change, CowFs
 from agentix.oanix.machine import Machine
 from agentix.oanix.namespace import Namespace, NamespaceBuilder
 from agentix.oanix.node import OpenFlags
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.service import FileService
+from agentix.oanix.services.logs import LogEvent, LogsFs
+from agentix.oanix.services.task import TaskFs, TaskMeta, TaskSpec
 from agentix.oanix.stop import Cancellation, Reason
 from agentix.oanix.wasi.stream import Pipe
 
 __all__ = [
     "Cancellation",
+    "Change",
+    "CowFs",
     "DeviceFs",
     "FileService",
     "Function",
     "FunctionFs",
+    "LogEvent",
+    "LogsFs",
     "Machine",
     "MapFs",
     "MemFs",
@@ -30,4 +38,8 @@ __all__ = [
     "Reason",
     "RunConfig",
     "RunResult",
+    "TaskFs",
+    "TaskMeta",
+    "TaskSpec",
+    "WorkspaceFs",
 ]

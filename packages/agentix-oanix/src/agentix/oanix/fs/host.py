@@ -1,0 +1,275 @@
+"""WorkspaceFs: a directory of the host, that no symbolic link and no rename race leads out of.
+
+Every path is opened by openat2(2) with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS from a descriptor of
+the root. Symbolic links are followed by the walk itself, inside the mount.
+"""
+
+import ctypes
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+from typing import Any, ClassVar, Self
+
+from agentix.oanix.errors import Code, FsError, NamespaceError, from_os_error
+from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.service import FileService, Spec
+
+__all__ = ["WorkspaceFs"]
+
+OPENAT2 = 437
+"""The number of the system call, the same on every architecture (openat2(2), Linux 5.6)."""
+
+NO_MAGIC, NO_SYMLINKS, BENEATH = 0x02, 0x04, 0x08
+HOW = Struct("=QQQ")
+RESOLVE = NO_MAGIC | NO_SYMLINKS | BENEATH
+DIRECTORY = os.O_PATH | os.O_DIRECTORY
+
+_syscall: Callable[..., int] = ctypes.CDLL(None, use_errno=True).syscall
+
+
+class WorkspaceFs(FileService):
+    """A directory of the host.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        NamespaceError: There is no such directory.
+    """
+
+    kind: ClassVar[str] = "workspace"
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path).absolute()
+        try:
+            self._root = os.open(self._path, DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise NamespaceError(f"{path} is no directory to mount: {error.strerror}") from error
+
+    def __del__(self) -> None:
+        root = getattr(self, "_root", None)
+        if root is not None:
+            os.close(root)
+
+    def attach(self) -> Node:
+        """Gives the root directory."""
+        return HostNode(self, "", Kind.DIRECTORY)
+
+    def spec(self) -> Spec:
+        """Describes the service by its path."""
+        return {"path": str(self._path)}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """Makes the service that `spec` described."""
+        return cls(spec["path"])
+
+    def open_below(self, path: str, flags: int, mode: int = 0) -> int:
+        """Opens a path below the root, through no symbolic link, and gives the descriptor.
+
+        Raises:
+            OSError: As open(2) has it; EXDEV and ELOOP where the path would lead elsewhere.
+        """
+        how = HOW.pack(flags | os.O_CLOEXEC, mode, RESOLVE)
+        name = os.fsencode(path or ".")
+        number = _syscall(OPENAT2, self._root, name, how, len(how))
+        if number < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return number
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error, name) from error
+
+
+class HostNode(Node):
+    """A file below the root of a `WorkspaceFs`."""
+
+    __slots__ = ("_fs", "_path", "kind")
+
+    def __init__(self, fs: WorkspaceFs, path: str, kind: Kind) -> None:
+        self._fs = fs
+        self._path = path
+        self.kind: Kind = kind
+
+    @property
+    def owner(self) -> object:
+        """The service that holds the file."""
+        return self._fs
+
+    def stat(self) -> Stat:
+        """Tells what is known about the file."""
+        with _translated(self._path):
+            number = self._fs.open_below(self._path, os.O_PATH | os.O_NOFOLLOW)
+            try:
+                return _stat(os.fstat(number))
+            finally:
+                os.close(number)
+
+    def lookup(self, name: str) -> Node:
+        """Gives the file of a name."""
+        with _translated(name), self._opened() as directory:
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return HostNode(self._fs, self._below(name), _kind(found.st_mode))
+
+    def entries(self) -> list[Entry]:
+        """Lists the names."""
+        with _translated(self._path), self._opened(os.O_RDONLY | os.O_DIRECTORY) as directory:
+            found = []
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                    found.append(Entry(entry.name, _kind(mode), entry.inode()))
+        return found
+
+    def open(self, flags: OpenFlags) -> Handle:
+        """Opens a regular file."""
+        if self.kind is not Kind.REGULAR:
+            return super().open(flags)
+        writing = flags.write or flags.truncate
+        access = os.O_RDWR if writing and flags.read else os.O_WRONLY if writing else os.O_RDONLY
+        with _translated(self._path):
+            number = self._fs.open_below(self._path, access | os.O_NONBLOCK | os.O_NOFOLLOW)
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            os.close(number)
+            raise FsError(self._path, Code.ACCES)
+        return HostHandle(number)
+
+    def readlink(self) -> str:
+        """Gives the path that a symbolic link holds."""
+        parent, _, name = self._path.rpartition("/")
+        with _translated(name), HostNode(self._fs, parent, Kind.DIRECTORY)._opened() as directory:
+            return os.readlink(name, dir_fd=directory)
+
+    def create(self, name: str) -> Node:
+        """Makes an empty file."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with _translated(name):
+            os.close(self._fs.open_below(self._below(name), flags, 0o666))
+        return HostNode(self._fs, self._below(name), Kind.REGULAR)
+
+    def mkdir(self, name: str) -> Node:
+        """Makes an empty directory."""
+        with _translated(name), self._opened() as directory:
+            os.mkdir(name, dir_fd=directory)
+        return HostNode(self._fs, self._below(name), Kind.DIRECTORY)
+
+    def symlink(self, name: str, target: str) -> None:
+        """Makes a symbolic link."""
+        with _translated(name), self._opened() as directory:
+            os.symlink(target, name, dir_fd=directory)
+
+    def link(self, name: str, node: Node) -> None:
+        """Gives a file of this service another name."""
+        if not isinstance(node, HostNode) or node._fs is not self._fs:
+            raise FsError(name, Code.XDEV)
+        parent, _, old = node._path.rpartition("/")
+        source = HostNode(self._fs, parent, Kind.DIRECTORY)
+        with _translated(name), source._opened() as from_fd, self._opened() as to_fd:
+            os.link(old, name, src_dir_fd=from_fd, dst_dir_fd=to_fd, follow_symlinks=False)
+
+    def unlink(self, name: str) -> None:
+        """Removes a name that is not a directory's."""
+        with _translated(name), self._opened() as directory:
+            os.unlink(name, dir_fd=directory)
+
+    def rmdir(self, name: str) -> None:
+        """Removes an empty directory."""
+        with _translated(name), self._opened() as directory:
+            os.rmdir(name, dir_fd=directory)
+
+    def rename(self, name: str, parent: Node, new_name: str) -> None:
+        """Moves a name from this directory into another."""
+        if not isinstance(parent, HostNode) or parent._fs is not self._fs:
+            raise FsError(name, Code.XDEV)
+        with _translated(name), self._opened() as from_fd, parent._opened() as to_fd:
+            os.rename(name, new_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
+
+    def set_times(self, accessed: int | None, modified: int | None) -> None:
+        """Sets times, in nanoseconds since 1970."""
+        found = self.stat()
+        times = (
+            found.accessed if accessed is None else accessed,
+            found.modified if modified is None else modified,
+        )
+        parent, _, name = self._path.rpartition("/")
+        above = HostNode(self._fs, parent, Kind.DIRECTORY)
+        with _translated(self._path), above._opened() as directory:
+            os.utime(name or ".", ns=times, dir_fd=directory, follow_symlinks=False)
+
+    def _below(self, name: str) -> str:
+        return f"{self._path}/{name}" if self._path else name
+
+    @contextmanager
+    def _opened(self, flags: int = DIRECTORY) -> Iterator[int]:
+        number = self._fs.open_below(self._path, flags)
+        try:
+            yield number
+        finally:
+            os.close(number)
+
+
+class HostHandle(Handle):
+    """An open file of the host."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def read(self, buffer: memoryview, offset: int) -> int:
+        """Reads into a buffer from a position."""
+        with _translated(""):
+            return os.preadv(self._number, [buffer], offset)
+
+    def write(self, data: memoryview, offset: int) -> int:
+        """Writes at a position."""
+        with _translated(""):
+            return os.pwrite(self._number, data, offset)
+
+    def size(self) -> int:
+        """Gives the bytes of content."""
+        return os.fstat(self._number).st_size
+
+    def resize(self, size: int) -> None:
+        """Cuts the content, or fills it up with zeros."""
+        with _translated(""):
+            os.ftruncate(self._number, size)
+
+    def sync(self) -> None:
+        """Makes what was written so far lasting."""
+        with _translated(""):
+            os.fsync(self._number)
+
+    def close(self) -> None:
+        """Closes the file; once is enough."""
+        number, self._number = self._number, -1
+        if number >= 0:
+            os.close(number)
+
+
+def _kind(mode: int) -> Kind:
+    if stat.S_ISDIR(mode):
+        return Kind.DIRECTORY
+    if stat.S_ISLNK(mode):
+        return Kind.SYMLINK
+    return Kind.REGULAR if stat.S_ISREG(mode) else Kind.UNKNOWN
+
+
+def _stat(found: os.stat_result) -> Stat:
+    return Stat(
+        _kind(found.st_mode),
+        found.st_ino,
+        found.st_size,
+        found.st_nlink,
+        found.st_atime_ns,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+    )

@@ -1,0 +1,1 @@
+"""The standard services of an environment: its task and its logs."""

@@ -1,0 +1,202 @@
+"""Services: directories of the host, copies on write, the task and the logs."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from agentix.oanix import (
+    Change,
+    CowFs,
+    LogsFs,
+    Machine,
+    MemFs,
+    Namespace,
+    RunConfig,
+    TaskFs,
+    TaskSpec,
+    WorkspaceFs,
+)
+from agentix.oanix.errors import (
+    AlreadyExistsError,
+    FsError,
+    NamespaceError,
+    NotCapableError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from tests.oanix.conftest import Run
+
+
+def test_a09_a_link_out_of_a_host_directory_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "relative").symlink_to("../secret")
+    (root / "absolute").symlink_to(tmp_path / "secret")
+    (root / "inside").symlink_to("file")
+    (root / "file").write_text("content")
+    service = WorkspaceFs(root)
+    for name in ("relative", "absolute"):
+        with pytest.raises(NotCapableError):
+            service.read(name)
+    namespace = Namespace.builder().mount("/w", service).build()
+    assert run("cat", "/w/inside", namespace=namespace).stdout == b"content"
+    assert run("cat", "/w/absolute", namespace=namespace).exit_code == 1
+    assert run("cat", "/w/../secret", namespace=namespace).exit_code == 1
+
+
+def test_a09_a_directory_swapped_for_a_link_leads_nowhere(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    (root / "dir").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "file").write_text("secret")
+    (root / "dir" / "file").write_text("public")
+    (root / "link").symlink_to(outside)
+    service, stop = WorkspaceFs(root), threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            os.rename(root / "dir", root / "kept")
+            os.rename(root / "link", root / "dir")
+            os.rename(root / "dir", root / "link")
+            os.rename(root / "kept", root / "dir")
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    seen = set()
+    for _ in range(2000):
+        try:
+            seen.add(service.read("dir/file"))
+        except FsError as error:
+            seen.add(error.code.name.encode())
+    stop.set()
+    swapping.join()
+    assert b"public" in seen
+    assert b"secret" not in seen
+
+
+def test_a_host_directory_is_changed_as_asked(run: Run, tmp_path: Path) -> None:
+    namespace = Namespace.builder().mount("/w", WorkspaceFs(tmp_path)).build()
+    assert run("put", "/w/new", "text", namespace=namespace).files_written == ("/w/new",)
+    assert (tmp_path / "new").read_text() == "text"
+    assert run("sparse", "/w/s", namespace=namespace).stdout == b"000000000000000000780000\n"
+    assert run("append", "/w/a", namespace=namespace).stdout == b"abcd"
+    assert run("unlinked", "/w/u", namespace=namespace).stdout.startswith(b"still here")
+    namespace.mkdir("/w/d")
+    namespace.rename("/w/new", "/w/d/moved")
+    assert sorted(os.listdir(tmp_path)) == ["a", "d", "s"]
+    assert namespace.read("/w/d/moved") == b"text"
+    with pytest.raises(NamespaceError, match="no directory to mount"):
+        WorkspaceFs(tmp_path / "missing")
+
+
+def test_a_fifo_of_the_host_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(PermissionDeniedError):
+        WorkspaceFs(tmp_path).read("fifo")
+
+
+def test_a42_copies_hide_remove_and_recreate() -> None:
+    base = MemFs({"a": b"1", "d/x": b"x", "d/y": b"y"})
+    copy = CowFs(base)
+    assert copy.diff() == []
+    copy.write("/a", b"2")
+    copy.remove("/d/x")
+    copy.write("/d/z", b"z")
+    assert [entry.name for entry in copy.readdir("/d")] == ["y", "z"]
+    with pytest.raises(NotFoundError):
+        copy.read("/d/x")
+    assert base.read("/a") == b"1"
+    expected = [Change("changed", "/a"), Change("removed", "/d/x"), Change("added", "/d/z")]
+    assert copy.diff() == expected
+    copy.write("/d/x", b"again")
+    assert copy.diff()[1] == Change("changed", "/d/x")
+
+
+def test_a42_a_commit_writes_files_whole(tmp_path: Path) -> None:
+    for name in ("keep", "gone", "old/inner"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    copy = CowFs(WorkspaceFs(tmp_path))
+    copy.remove("/gone")
+    copy.rename("/old", "/renamed")
+    copy.write("/keep", b"new")
+    changes = copy.commit()
+    assert [(change.kind, change.path) for change in changes] == [
+        ("removed", "/gone"),
+        ("changed", "/keep"),
+        ("removed", "/old"),
+        ("removed", "/old/inner"),
+        ("added", "/renamed"),
+        ("added", "/renamed/inner"),
+    ]
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert found == {"keep", "renamed", "renamed/inner"}
+    assert (tmp_path / "keep").read_text() == "new"
+    assert copy.diff() == []
+
+
+def test_a43_a_copy_keeps_a_workspace_as_it_is(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("content")
+    copy = CowFs(WorkspaceFs(tmp_path))
+    namespace = Namespace.builder().mount("/w", copy).build()
+    assert run("put", "/w/old", "changed", namespace=namespace).exit_code == 0
+    assert run("cat", "/w/old", namespace=namespace).stdout == b"changed"
+    assert (tmp_path / "old").read_text() == "content"
+
+
+def test_a38_a_task_shows_its_state_and_takes_a_result(run: Run) -> None:
+    task = TaskFs(TaskSpec(id="t1", description="count", input={"n": 3}))
+    namespace = Namespace.builder().mount("/task", task).build()
+    assert json.loads(namespace.read("/task/spec.json"))["input"] == {"n": 3}
+    assert [entry.name for entry in namespace.readdir("/task")] == [
+        "meta.json",
+        "spec.json",
+        "status",
+    ]
+    task.status = "running"
+    shown = run("cat", "/task/status", namespace=namespace).stdout
+    assert json.loads(shown) == {"status": "running"}
+    refused = run("put", "/task/spec.json", "{}", namespace=namespace)
+    assert refused.stdout == b"open=Read-only file system\n"
+    assert run("put", "/task/result.json", '{"n": 6}', namespace=namespace).exit_code == 0
+    assert task.result == {"n": 6}
+    assert run("cat", "/task/result.json", namespace=namespace).stdout == b'{"n": 6}'
+    with pytest.raises(PermissionDeniedError):
+        namespace.mkdir("/task/more")
+    with pytest.raises(AlreadyExistsError):
+        namespace.mkdir("/task/status")
+
+
+def test_a39_logs_only_grow_and_events_are_checked(run: Run) -> None:
+    logs = LogsFs()
+    namespace = Namespace.builder().mount("/logs", logs).build()
+    assert run("append", "/logs/stdout.log", namespace=namespace).stdout == b"abcd"
+    refused = run("put", "/logs/stdout.log", "x", namespace=namespace)
+    assert refused.stdout == b"open=Permission denied\n"
+    good = run("ask", "/logs/events.jsonl", '{"message": "m", "level": "warn"}\n',
+               namespace=namespace)  # fmt: skip
+    assert good.exit_code == 0
+    bad = run("ask", "/logs/events.jsonl", "not json\n", namespace=namespace)
+    assert bad.stdout == b"write=Invalid argument\n"
+    (line,) = namespace.read("/logs/events.jsonl").splitlines()
+    assert json.loads(line)["level"] == "warn"
+    namespace.write("/logs/atif/trajectory.json", b"{}")
+    assert logs.trajectories.read("/trajectory.json") == b"{}"
+
+
+def test_a41_metrics_add_up_what_runs_used(machine: Machine, files_wasm: bytes) -> None:
+    logs = LogsFs()
+    namespace = Namespace.builder().mount("/logs", logs).build()
+    result = machine.run(files_wasm, namespace, RunConfig(arguments=("files", "show")))
+    logs.record(result)
+    logs.record(result)
+    metrics = json.loads(namespace.read("/logs/metrics.json"))
+    assert metrics["runs"] == 2
+    assert metrics["fuel"] == 2 * result.fuel
+    assert metrics["host_calls"] == 2 * result.host_calls
+    assert metrics["bytes_written"] == 2 * len(result.stdout)
+    assert metrics["wall_seconds"] > 0
