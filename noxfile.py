@@ -98,9 +98,10 @@ def make_host_bundles(session: nox.Session) -> None:
 
 def demo_in_containers(session: nox.Session) -> None:
     """Starts an engine where none answers, builds the images, and runs the demonstration."""
+    if shutil.which("apt-get"):
+        session.run(".ci/machine", external=True)
     started = not engine_answers()
     if started:
-        session.run(".ci/machine", external=True)
         session.run(".ci/engine", "start", external=True)
     try:
         build_images(session)
@@ -199,4 +200,6 @@ def files_with_version() -> list[Path]:
     found += [path / "manifest.json" for path in NAMESPACES]
     found += sorted(ROOT.glob("namespaces/*/agentix_namespaces/*/__init__.py"))
     found += [ROOT / "packages/agentix-core/src/agentix/version.py"]
+    found += [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    found.remove(ROOT / "docs/benchmarks.md")  # what was measured was measured of that version
     return found

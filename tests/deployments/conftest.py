@@ -15,10 +15,11 @@ from agentix.deployment import Deployment, SandboxConfig
 from agentix.docker import DockerDeployment
 from agentix.local import LocalDeployment
 from agentix.local.bundle import make_namespace_bundle, make_runtime_bundle
+from agentix.version import VERSION
 from tests.task_images import TASK_IMAGES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MOCK_AGENT = "agentix/mock-agent:0.1.0"
+MOCK_AGENT = f"agentix/mock-agent:{VERSION}"
 BROKEN_EXIT_CODE = 3
 BROKEN_OUTPUT = "broken on purpose"
 BROKEN_START = f"#!/bin/sh\necho {BROKEN_OUTPUT} >&2\nexit {BROKEN_EXIT_CODE}\n"
@@ -65,12 +66,12 @@ def host_bundles() -> Iterator[Path]:
     """Gives a directory of bundles that run on this interpreter."""
     with tempfile.TemporaryDirectory(prefix="agentix-bundles-") as directory:
         bundles = Path(directory)
-        make_runtime_bundle(bundles / "agentix/runtime/0.1.0")
+        make_runtime_bundle(bundles / f"agentix/runtime/{VERSION}")
         for name in ("mock-agent", "mock-dataset"):
             make_namespace_bundle(
-                REPOSITORY / "namespaces" / name, bundles / f"agentix/{name}/0.1.0"
+                REPOSITORY / "namespaces" / name, bundles / f"agentix/{name}/{VERSION}"
             )
-        start = bundles / "agentix/broken/0.1.0/entry/bin/start"
+        start = bundles / f"agentix/broken/{VERSION}/entry/bin/start"
         start.parent.mkdir(parents=True)
         start.write_text(BROKEN_START)
         start.chmod(0o755)
@@ -87,7 +88,7 @@ def local_target(host_bundles: Path) -> Iterator[Target]:
             make=lambda: LocalDeployment(bundles=host_bundles, directory=control),
             config=SandboxConfig(image="/", namespaces=(MOCK_AGENT,)),
             missing_image="/nonexistent/image",
-            broken_runtime="agentix/broken:0.1.0",
+            broken_runtime=f"agentix/broken:{VERSION}",
             leftovers=lambda: {path.name for path in control.iterdir()},
             expression=f"LocalDeployment(bundles=Path({str(host_bundles)!r}),"
             f" directory=Path({directory!r}))",

@@ -14,6 +14,7 @@ from agentix.deployment import SandboxConfig
 from agentix.docker import DockerDeployment
 from agentix.docker.labels import OWNER, ROLE
 from agentix.docker.owner import Owner
+from agentix.version import VERSION
 from tests.deployments.docker.closure_images import docker
 from tests.task_images import TASK_IMAGES
 
@@ -65,4 +66,4 @@ async def deployment(docker_engine: str, control_root: Path) -> AsyncIterator[Do
 @pytest.fixture
 def config(images: None, busybox: str) -> SandboxConfig:
     """Gives what most tests make a sandbox from."""
-    return SandboxConfig(image=busybox, namespaces=("agentix/mock-agent:0.1.0",))
+    return SandboxConfig(image=busybox, namespaces=(f"agentix/mock-agent:{VERSION}",))

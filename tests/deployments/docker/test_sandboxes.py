@@ -15,11 +15,12 @@ from agentix.docker import DockerDeployment
 from agentix.docker.labels import DEPLOYMENT, OWNER, ROLE
 from agentix.docker.owner import Owner
 from agentix.errors import RequestError, UsageError
+from agentix.version import VERSION
 from agentix_namespaces import mock_agent
 from tests.deployments.docker.closure_images import docker
 from tests.task_images import TASK_IMAGES
 
-NAMESPACES = ("agentix/mock-agent:0.1.0",)
+NAMESPACES = (f"agentix/mock-agent:{VERSION}",)
 
 
 def client_of(sandbox: Sandbox) -> RuntimeClient:

@@ -13,9 +13,10 @@ import pytest
 
 from agentix.deployment import SandboxConfig
 from agentix.local import LocalDeployment
+from agentix.version import VERSION
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-MOCK_AGENT = "agentix/mock-agent:0.1.0"
+MOCK_AGENT = f"agentix/mock-agent:{VERSION}"
 NOBODY = 65534
 APPLETS = ("cat", "env", "grep", "id", "ls", "mount", "sh", "touch")
 

@@ -84,7 +84,7 @@ class ExecRequest(WireModel):
     command: Annotated[str, Field(min_length=1)]
     """A shell command, run by the sandbox's `sh -c`."""
     cwd: str | None = None
-    """The working directory; the task image's own where it is not given."""
+    """The working directory; the one that the runtime was started in where it is not given."""
     env: dict[str, str] = Field(default_factory=dict)
     """Variables on top of the sandbox's own."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -3,5 +3,6 @@
 from agentix.client.client import RuntimeClient
 from agentix.client.lease import Lease
 from agentix.client.stream import Stream
+from agentix.wire import ExecExit, ExecOutput, ExecResult
 
-__all__ = ["Lease", "RuntimeClient", "Stream"]
+__all__ = ["ExecExit", "ExecOutput", "ExecResult", "Lease", "RuntimeClient", "Stream"]

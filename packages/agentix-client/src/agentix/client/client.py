@@ -209,7 +209,8 @@ class RuntimeClient:
 
         Args:
             command: What the sandbox's `sh -c` runs.
-            cwd: The working directory; the upload root where it is `None`.
+            cwd: The working directory; the sandbox's own, which is the task image's `WORKDIR` in a
+                container and the upload root in a local sandbox, where it is `None`.
             env: Variables on top of the sandbox's own.
             timeout: Seconds until the command and its children are stopped; `None` for no limit.
             paths_from: Packages whose `entry/bin` goes first on PATH; `["*"]` means all.

@@ -15,7 +15,6 @@ from aiohttp import (
     UnixConnector,
 )
 from pydantic import ValidationError
-from yarl import URL
 
 from agentix.client.body import Content, Pieces
 from agentix.errors import RequestError, SandboxGoneError, UsageError
@@ -58,7 +57,6 @@ class Connection:
     def __init__(self, url: str, *, token: str | None, connect_timeout: float) -> None:
         self.url = url
         self._socket, self._base = _split(url)
-        self._urls: dict[str, URL] = {}
         self._headers = _credentials(token)
         self._timeout = ClientTimeout(total=None, sock_connect=connect_timeout)
         self._session: ClientSession | None = None
@@ -121,11 +119,11 @@ class Connection:
             UsageError: The connection is not open.
         """
         session = self.session()
-        url = self._url(path)
         try:
             return await session.request(
                 method,
-                url.with_query(query) if query else url,
+                f"{self._base}/{path}",
+                params=query,
                 data=_in_pieces(body),
                 headers=headers,
                 allow_redirects=False,
@@ -133,12 +131,6 @@ class Connection:
             )
         except (ClientError, OSError) as error:
             raise self.gone(error) from error
-
-    def _url(self, path: str) -> URL:
-        """Gives the URL of an endpoint; each is put together once."""
-        if path not in self._urls:
-            self._urls[path] = self._base / path
-        return self._urls[path]
 
     async def read(self, response: ClientResponse) -> bytes:
         """Reads an answer to its end and frees the connection.
@@ -248,20 +240,20 @@ def _shortened(body: bytes) -> str:
     return text if len(text) <= REASON_LIMIT else f"{text[:REASON_LIMIT]}..."
 
 
-def _split(url: str) -> tuple[str | None, URL]:
+def _split(url: str) -> tuple[str | None, str]:
     """Splits a runtime's URL into the path of its socket, if any, and the base of all requests."""
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
-        return url.removeprefix("unix:").removeprefix("//"), URL("http://localhost")
-    plain = parts.scheme in ("http", "https") and parts.hostname and not parts.username
-    if not plain or parts.query or parts.fragment:
+        return url.removeprefix("unix:").removeprefix("//"), "http://localhost"
+    try:
+        host = parts.scheme in ("http", "https") and parts.port != 0 and parts.hostname
+    except ValueError:  # the port is no number
+        host = None
+    if not host or parts.username is not None or parts.query or parts.fragment:
         raise UsageError(
             f"{url!r} is not the URL of a runtime: it is like http://host:port or unix:/path"
         )
-    try:
-        return None, URL(url)
-    except ValueError as error:
-        raise UsageError(f"{url!r} is not the URL of a runtime: {error}") from error
+    return None, url.rstrip("/")
 
 
 def _credentials(token: str | None) -> dict[str, str]:
