@@ -35,7 +35,7 @@ def find_bundle(reference: str, bundles: Path | None) -> Bundle:
 
     Args:
         reference: An absolute path, one that starts with `./` or `../`, or an image reference
-            such as `agentix/mock-agent:0.1.0`, which is the directory `agentix/mock-agent/0.1.0`.
+            such as `agentix/mock-agent:1.2.3`, which is the directory `agentix/mock-agent/1.2.3`.
         bundles: The directory below which image references are looked up.
 
     Raises:
