@@ -169,7 +169,7 @@ def test_namespaces_import_only_what_every_runtime_has(distribution: Distributio
 
 def test_client_and_runtime_do_not_know_each_other() -> None:
     requirements = {item.name: set(item.requirements) for item in DISTRIBUTIONS}
-    assert requirements["agentix-client"] == {"agentix-core", "aiohttp", "yarl"}
+    assert requirements["agentix-client"] == {"agentix-core", "aiohttp", "pydantic"}
     assert "agentix-client" not in requirements["agentix-runtime"]
     assert "agentix-runtime" not in requirements["agentix-docker"]
     assert "agentix-runtime" not in requirements["agentix-local"]
