@@ -200,6 +200,7 @@ def files_with_version() -> list[Path]:
     found += [path / "manifest.json" for path in NAMESPACES]
     found += sorted(ROOT.glob("namespaces/*/agentix_namespaces/*/__init__.py"))
     found += [ROOT / "packages/agentix-core/src/agentix/version.py"]
-    found += [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-    found.remove(ROOT / "docs/benchmarks.md")  # what was measured was measured of that version
+    # What was measured stays a measurement of its version.
+    pages = {ROOT / "README.md", *ROOT.glob("docs/**/*.md")} - {ROOT / "docs/benchmarks.md"}
+    found += sorted(pages)
     return found
