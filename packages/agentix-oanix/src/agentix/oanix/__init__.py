@@ -15,6 +15,7 @@ from agentix.oanix.service import FileService
 from agentix.oanix.services.logs import LogEvent, LogsFs
 from agentix.oanix.services.task import TaskFs, TaskMeta, TaskSpec
 from agentix.oanix.stop import Cancellation, Reason
+from agentix.oanix.trace import Trace
 from agentix.oanix.wasi.stream import Pipe
 
 __all__ = [
@@ -41,5 +42,6 @@ __all__ = [
     "TaskFs",
     "TaskMeta",
     "TaskSpec",
+    "Trace",
     "WorkspaceFs",
 ]

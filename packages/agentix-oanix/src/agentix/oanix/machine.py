@@ -1,9 +1,12 @@
 """Machine: compiles programs and runs them in namespaces, one at a time in each thread."""
 
+import hashlib
 import threading
 import time
 from collections import OrderedDict
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import wasmtime
@@ -11,12 +14,13 @@ import wasmtime
 from agentix.oanix import clock, entropy
 from agentix.oanix.cache import ModuleCache
 from agentix.oanix.engine import TICK, Ticker, make_engine
-from agentix.oanix.errors import ModuleError
+from agentix.oanix.errors import ModuleError, ReplayError
 from agentix.oanix.namespace import Namespace
 from agentix.oanix.node import Handle, Kind
 from agentix.oanix.program import Program, check_imports, explain
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.stop import Exit, Halt, Reason
+from agentix.oanix.trace import Recorder, Replayer, Trace
 from agentix.oanix.walk import find
 from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable
 from agentix.oanix.wasi.fast import FastSlot
@@ -81,7 +85,8 @@ class Machine:
             if program is not None:
                 self._programs.move_to_end(key)
                 return program
-        program = Program(self._compile(key[0], deterministic), deterministic)
+        digest = hashlib.sha256(key[0]).hexdigest()
+        program = Program(self._compile(key[0], deterministic), digest, deterministic)
         with self._lock:
             self._programs[key] = program
             if len(self._programs) > REMEMBERED:
@@ -120,11 +125,41 @@ class Machine:
             if isinstance(wasm, Program)
             else self.load(wasm, deterministic=config.deterministic)
         )
+        if config.record:
+            return self._record(program, namespace, config)
         slot = self._take(program.deterministic)
         try:
             return _run(slot, program, namespace, config, self._engine(program.deterministic)[1])
         finally:
             self._idle[program.deterministic].append(slot)
+
+    def _record(self, program: Program, namespace: Namespace, config: RunConfig) -> RunResult:
+        engine, ticker = self._engine(program.deterministic)
+        process = Preview1()
+        trace = Trace(program.digest, program.deterministic)
+        slot = self._slot_class(engine, process, Recorder(process, trace).wrap)
+        return replace(_run(slot, program, namespace, config, ticker), trace=trace)
+
+    def replay(self, wasm: bytes | Program, trace: Trace) -> RunResult:
+        """Runs a program again from the trace of a run, without the services it had.
+
+        Args:
+            wasm: The module, or the program that `load` made of it.
+            trace: The host calls of the run.
+
+        Raises:
+            ReplayError: It is another program, or the first call that differs is met.
+        """
+        deterministic = trace.deterministic
+        program = (
+            wasm if isinstance(wasm, Program) else self.load(wasm, deterministic=deterministic)
+        )
+        if program.digest != trace.program:
+            raise ReplayError(f"the recording is of another program, {trace.program}")
+        engine, ticker = self._engine(program.deterministic)
+        process = Preview1()
+        slot = self._slot_class(engine, process, Replayer(process, trace).wrap)
+        return _run(slot, program, Namespace(), RunConfig(deterministic=deterministic), ticker)
 
     def _take(self, deterministic: bool) -> Slot:
         try:
@@ -150,7 +185,10 @@ def _run(
     process = slot.process
     prepared = program.prepared(slot)
     virtual = clock.VirtualClock() if config.deterministic else None
-    outputs = Output(config.keep_output, config.stdout), Output(config.keep_output, config.stderr)
+    outputs = (
+        Output(config.keep_output, config.stdout, 1),
+        Output(config.keep_output, config.stderr, 2),
+    )
     began = time.perf_counter()
     process.begin(_settings(config, namespace, virtual), _files(config, namespace, outputs))
     watched = config.timeout is not None or config.cancellation is not None
@@ -158,22 +196,27 @@ def _run(
     limits = Limits(config.fuel or ENDLESS, config.memory, watched, ticks)
     if config.fuel == 0:
         limits = Limits(0, config.memory, watched, ticks)
-    tokens = _enter(process, virtual)
-    try:
-        with ticker.running() if watched else nullcontext():
+    with (
+        _virtual(process, virtual) if virtual else nullcontext(),
+        ticker.running() if watched else nullcontext(),
+    ):
+        try:
             outcome = slot.run(prepared, limits)
-    finally:
-        process.end()
-        if tokens is not None:
-            clock.CLOCK.reset(tokens[0])
-            entropy.ENTROPY.reset(tokens[1])
+        finally:
+            process.end()
     return _result(process, outcome, config, outputs, time.perf_counter() - began)
 
 
-def _enter(process: Process, virtual: clock.VirtualClock | None):  # type: ignore[no-untyped-def]
-    if virtual is None:
-        return None
-    return clock.CLOCK.set(virtual.stamp), entropy.ENTROPY.set(process.settings.random)
+@contextmanager
+def _virtual(process: Process, virtual: clock.VirtualClock) -> Iterator[None]:
+    """Lets services stamp files, and devices give random bytes, as the run has them."""
+    stamp = clock.CLOCK.set(virtual.stamp)
+    random = entropy.ENTROPY.set(process.settings.random)
+    try:
+        yield
+    finally:
+        clock.CLOCK.reset(stamp)
+        entropy.ENTROPY.reset(random)
 
 
 def _settings(

@@ -16,8 +16,10 @@ __all__ = ["Program", "check_imports", "explain"]
 class Program:
     """A compiled module, joined with the functions of each slot that has run it."""
 
-    def __init__(self, module: wasmtime.Module, deterministic: bool) -> None:
+    def __init__(self, module: wasmtime.Module, digest: str, deterministic: bool) -> None:
         self.module = module
+        self.digest = digest
+        """The SHA-256 of the module, in hexadecimal."""
         self.deterministic = deterministic
         """The code is for deterministic runs."""
         self._prepared: WeakKeyDictionary[FastSlot | PublicSlot, wasmtime.InstancePre]

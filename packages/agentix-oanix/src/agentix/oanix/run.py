@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from agentix.oanix.node import Handle
 from agentix.oanix.stop import Cancellation, Reason
+from agentix.oanix.trace import Trace
 
 __all__ = ["RunConfig", "RunResult"]
 
@@ -43,6 +44,8 @@ class RunConfig:
     """Directories that are open from the start: their names, and their paths in the namespace."""
     cancellation: Cancellation | None = None
     """Lets another thread stop the run."""
+    record: bool = False
+    """The result has the trace of all host calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,5 +78,7 @@ class RunResult:
     files_written: tuple[str, ...] = ()
     """Paths that were made or changed, in their order of names."""
 
+    trace: Trace | None = None
+    """The host calls, where they were recorded."""
     truncated: bool = False
     """An output was longer than what is kept of it."""

@@ -37,13 +37,15 @@ class Output(Handle):
     Args:
         keep: Bytes that are collected; what comes after them goes to the sink alone.
         sink: Is called with each piece, in the thread of the program.
+        number: The descriptor that the output is of at first, 1 or 2.
     """
 
-    __slots__ = ("_keep", "_sink", "data", "total")
+    __slots__ = ("_keep", "_sink", "data", "number", "total")
 
     stream = True
 
-    def __init__(self, keep: int, sink: Sink | None = None) -> None:
+    def __init__(self, keep: int, sink: Sink | None = None, number: int = 0) -> None:
+        self.number = number
         self._keep = keep
         self._sink = sink
         self.data = bytearray()
