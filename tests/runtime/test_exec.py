@@ -99,6 +99,13 @@ async def test_command_leads_a_session_of_its_own(session: aiohttp.ClientSession
     assert pid == group == sid
 
 
+async def test_memory_is_taken_from_commands_before_the_runtime(
+    session: aiohttp.ClientSession,
+) -> None:
+    own = "until [ $(cat /proc/$$/oom_score_adj) = 500 ]; do :; done; echo offered"
+    assert await output(session, own, timeout=20) == "offered\n"
+
+
 async def test_command_has_three_descriptors(session: aiohttp.ClientSession) -> None:
     # The fourth is the directory that ls itself reads.
     assert await output(session, "ls /proc/self/fd") == "0\n1\n2\n3\n"

@@ -23,6 +23,9 @@ TERMINATION_GRACE = 2.0
 PIPE_GRACE = 0.2
 """Seconds that output may still come in after the command itself has ended."""
 
+OOM_SCORE = 500
+"""Added to a command's badness (proc(5)): where memory runs out it ends before the runtime."""
+
 TextHandler = Callable[[str, str], None]
 """Takes the name of a stream, `stdout` or `stderr`, and a piece of its text."""
 
@@ -163,7 +166,9 @@ async def started(command: Command, on_text: TextHandler) -> AsyncIterator[Proce
     Raises:
         UsageError: It can not be started: the message says why.
     """
-    process = Process(command, _spawn(command), on_text)
+    popen = _spawn(command)
+    _offer_first(popen.pid)
+    process = Process(command, popen, on_text)
     try:
         yield process
     finally:
@@ -188,6 +193,12 @@ def _spawn(command: Command) -> subprocess.Popen[bytes]:
         )
     except (OSError, ValueError) as error:
         raise UsageError(f"the command can not be started: {error}") from error
+
+
+def _offer_first(pid: int) -> None:
+    """Offers a process, and what it starts from now on, to the kernel's search for memory."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
 
 
 def _owned(stream: object) -> int:
