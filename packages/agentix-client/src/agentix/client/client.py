@@ -190,7 +190,8 @@ class RuntimeClient:
         response = await self._connection.request("POST", "_remote", body=body, headers=headers)
         if response.status == 404:
             raise not_found(self._connection, await self._connection.read_refusal(response))
-        await self._connection.expect(response, 200)
+        if response.status != 200:
+            await self._connection.expect(response, 200)
         return response
 
     async def run(

@@ -57,7 +57,7 @@ class Connection:
     def __init__(self, url: str, *, token: str | None, connect_timeout: float) -> None:
         self.url = url
         self._socket, self._base = _split(url)
-        self._headers = _credentials(token)
+        self._headers = _headers(token)
         self._timeout = ClientTimeout(total=None, sock_connect=connect_timeout)
         self._session: ClientSession | None = None
 
@@ -73,7 +73,6 @@ class Connection:
             connector=self._connector(),
             timeout=self._timeout,
             headers=self._headers,
-            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
         )
@@ -256,9 +255,11 @@ def _split(url: str) -> tuple[str | None, str]:
     return None, url.rstrip("/")
 
 
-def _credentials(token: str | None) -> dict[str, str]:
+def _headers(token: str | None) -> dict[str, str]:
+    """Gives the header fields of every request."""
+    headers = {"Accept-Encoding": "identity"}
     if token is None:
-        return {}
+        return headers
     if not (token.isascii() and token.isprintable() and token.strip() == token and token):
         raise UsageError("a token is printable ASCII without spaces around it")
-    return {"Authorization": f"Bearer {token}"}
+    return headers | {"Authorization": f"Bearer {token}"}
