@@ -35,8 +35,8 @@ def program(made: list[tuple[str, list[int]]], memory: bytes) -> bytes:
     text = "".join(f"\\{byte:02x}" for byte in memory)
     body = []
     for name, numbers in made:
-        kinds = zip(SIGNATURES[name], numbers, strict=True)
-        constants = " ".join(f"({TYPES[kind]}.const {number})" for kind, number in kinds)
+        typed = zip(SIGNATURES[name], numbers, strict=True)
+        constants = " ".join(f"({TYPES[kind]}.const {number})" for kind, number in typed)
         body.append(f"(drop (call ${name} {constants}))")
     return bytes(
         wasmtime.wat2wasm(
