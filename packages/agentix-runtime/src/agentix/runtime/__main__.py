@@ -26,6 +26,8 @@ def main() -> None:
     warnings.filterwarnings("error", message="Pydantic serializer warnings", category=UserWarning)
     try:
         settings = Settings.from_environ(os.environ)
+        # What namespaces start inherits the rest.
+        os.environ.pop("AGENTIX_TOKEN_FILE", None)
         asyncio.run(_run(settings))
     except (UsageError, OSError) as error:
         sys.exit(f"agentix-server: {error}")

@@ -79,7 +79,7 @@ def create_app(
             Route("/download", DownloadEndpoint(files), methods=["GET"]),
             Route("/health", _health, methods=["GET"]),
             Route("/namespaces", NamespacesEndpoint(registry), methods=["GET"]),
-            Route("/lease", LeaseEndpoint(lease), methods=["GET"]),
+            Route("/lease", LeaseEndpoint(lease)),
         ],
         exception_handlers={
             HTTPException: _http_problem,

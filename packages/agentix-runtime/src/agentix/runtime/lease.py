@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from agentix.runtime.http import wait_for_disconnect
@@ -66,7 +67,13 @@ class LeaseEndpoint:
         self._lease = lease
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answers one request.
+
+        Raises:
+            HTTPException: Its method is not GET: the answer to HEAD would never end.
+        """
+        if scope["method"] != "GET":
+            raise HTTPException(405, headers={"Allow": "GET"})
         headers = [(b"content-type", NDJSON.encode())]
         line = to_json({"seconds": self._lease.seconds}) + b"\n"
         with self._lease.held():

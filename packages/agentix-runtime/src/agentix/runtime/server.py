@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
@@ -37,7 +37,10 @@ def listen(settings: Settings) -> socket.socket:
         return _listen_unix(settings.bind_unix)
     address = (settings.bind_host, settings.bind_port)
     family = socket.AF_INET6 if ":" in settings.bind_host else socket.AF_INET
-    listener = socket.create_server(address, family=family, backlog=BACKLOG)
+    try:
+        listener = socket.create_server(address, family=family, backlog=BACKLOG)
+    except UnicodeError as error:
+        raise OSError(f"{settings.bind_host!r} is no name of a host: {error}") from error
     # Accepted connections inherit these; a host that died without a word is noticed.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -68,21 +71,32 @@ def url_of(listener: socket.socket) -> str:
 async def serve_until(stop: asyncio.Event, app: ASGIApp, listener: socket.socket) -> None:
     """Serves until an event is set; calls under way then get `GRACE` seconds to finish.
 
-    Calls that are cancelled after that get `CLEANUP` seconds more.
+    Calls that are cancelled after that get `CLEANUP` seconds more. What hypercorn makes of its own
+    cancellation does not matter.
+
+    Raises:
+        Exception: It stopped to serve by itself.
     """
     before = asyncio.all_tasks()
     framework = cast("Framework", app)  # hypercorn and Starlette each declare ASGI's types
     server = asyncio.create_task(serve(framework, _config(listener), shutdown_trigger=stop.wait))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([server, stopped], return_when=asyncio.FIRST_COMPLETED)
+    if server.done():
+        server.result()
     await asyncio.wait([server], timeout=GRACE)
+    # On 3.11, asyncio reports each cancelled connection as an error.
+    asyncio.get_running_loop().set_exception_handler(_report_errors_only)
     remaining = asyncio.all_tasks() - before
     for task in remaining:
         task.cancel()
     if remaining:
         await asyncio.wait(remaining, timeout=CLEANUP)
-    if server.done() and not server.cancelled():
-        server.result()
+
+
+def _report_errors_only(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not isinstance(context.get("exception"), asyncio.CancelledError):
+        loop.default_exception_handler(context)
 
 
 def _config(listener: socket.socket) -> Config:

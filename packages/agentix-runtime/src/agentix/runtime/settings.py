@@ -78,7 +78,7 @@ def _is_loopback(host: str) -> bool:
 
 def _integer(environ: Mapping[str, str], name: str, default: int, most: int | None = None) -> int:
     text = environ.get(name) or str(default)
-    value = int(text) if text.isascii() and text.isdigit() else -1
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
     if value < 0 or (most is not None and value > most):
         limit = "" if most is None else f" up to {most}"
         raise UsageError(f"{name}={text!r} is not a whole number{limit}")
