@@ -1,7 +1,9 @@
 """Services: directories of the host, copies on write, the task and the logs."""
 
+import io
 import json
 import os
+import tarfile
 import threading
 from pathlib import Path
 
@@ -10,14 +12,17 @@ import pytest
 from agentix.oanix import (
     Change,
     CowFs,
+    DeviceFs,
     LogsFs,
     Machine,
     MemFs,
     Namespace,
     RunConfig,
+    TarFs,
     TaskFs,
     TaskSpec,
     WorkspaceFs,
+    profile,
 )
 from agentix.oanix.errors import (
     AlreadyExistsError,
@@ -26,6 +31,7 @@ from agentix.oanix.errors import (
     NotCapableError,
     NotFoundError,
     PermissionDeniedError,
+    ReadOnlyError,
 )
 from tests.oanix.conftest import Run
 
@@ -200,3 +206,62 @@ def test_a41_metrics_add_up_what_runs_used(machine: Machine, files_wasm: bytes) 
     assert metrics["host_calls"] == 2 * result.host_calls
     assert metrics["bytes_written"] == 2 * len(result.stdout)
     assert metrics["wall_seconds"] > 0
+
+
+def archive(*members: tuple[str, bytes, str]) -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w:gz") as files:
+        for name, kind, content in members:
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            member.linkname = content if kind != tarfile.REGTYPE else ""
+            member.size = len(content) if kind == tarfile.REGTYPE else 0
+            files.addfile(member, io.BytesIO(content.encode()))
+    return written.getvalue()
+
+
+def test_an_archive_is_read(run: Run) -> None:
+    content = archive(
+        ("./d/file", tarfile.REGTYPE, "content"),
+        ("link", tarfile.SYMTYPE, "d/file"),
+        ("hard", tarfile.LNKTYPE, "d/file"),
+        ("empty", tarfile.DIRTYPE, ""),
+        ("null", tarfile.CHRTYPE, ""),
+    )
+    namespace = Namespace.builder().mount("/a", TarFs(content)).build()
+    assert [entry.name for entry in namespace.readdir("/a")] == ["d", "empty", "hard", "link"]
+    assert run("cat", "/a/link", namespace=namespace).stdout == b"content"
+    assert Namespace.from_spec(namespace.spec()).read("/a/hard") == b"content"
+    with pytest.raises(ReadOnlyError):
+        namespace.write("/a/new", b"")
+
+
+def test_an_archive_that_leads_out_is_refused() -> None:
+    with pytest.raises(NamespaceError, match="leads out"):
+        TarFs(archive(("d/../../x", tarfile.REGTYPE, "")))
+    with pytest.raises(NamespaceError, match="not a tar archive"):
+        TarFs(b"text")
+
+
+def test_profiles_hold_what_they_say(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("content")
+    assert [e.name for e in profile.minimal().build().readdir("/")] == ["dev", "tmp"]
+    judged = profile.terminalbench(TaskSpec(id="t"), tmp_path).build()
+    assert [e.name for e in judged.readdir("/")] == ["dev", "logs", "task", "tmp", "workspace"]
+    judged.write("/workspace/f", b"changed")
+    assert (tmp_path / "f").read_text() == "content"
+    assert Namespace.from_spec(judged.spec()).read("/workspace/f") == b"content"
+    assert Namespace.from_spec(judged.spec()).digest == judged.digest
+    developed = profile.sandbox_dev(tmp_path).build()
+    developed.write("/workspace/f", b"changed")
+    assert (tmp_path / "f").read_text() == "changed"
+
+
+def test_devices_do_what_programs_expect(run: Run) -> None:
+    namespace = Namespace.builder().mount("/dev", DeviceFs()).build()
+    assert run("put", "/dev/null", "gone", namespace=namespace).exit_code == 0
+    assert run("cat", "/dev/null", namespace=namespace).stdout == b""
+    with namespace.open("/dev/zero") as zero:
+        assert zero.read(4) == b"\0\0\0\0"
+    with namespace.open("/dev/random") as random:
+        assert random.read(16) != random.read(16)

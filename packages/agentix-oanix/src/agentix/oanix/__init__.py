@@ -7,6 +7,7 @@ from agentix.oanix.fs.function import Function, FunctionFs
 from agentix.oanix.fs.host import WorkspaceFs
 from agentix.oanix.fs.memory import MemFs
 from agentix.oanix.fs.overlay import Change, CowFs
+from agentix.oanix.fs.tar import TarFs
 from agentix.oanix.machine import Machine
 from agentix.oanix.namespace import Namespace, NamespaceBuilder
 from agentix.oanix.node import OpenFlags
@@ -39,6 +40,7 @@ __all__ = [
     "Reason",
     "RunConfig",
     "RunResult",
+    "TarFs",
     "TaskFs",
     "TaskMeta",
     "TaskSpec",

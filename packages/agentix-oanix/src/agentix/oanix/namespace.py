@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentix.oanix.catalog import SERVICES
 from agentix.oanix.errors import NamespaceError
+from agentix.oanix.fs.overlay import CowFs
 from agentix.oanix.mount import Mode, Mount, MountPoint, split
 from agentix.oanix.node import Node
 from agentix.oanix.service import FileService, Spec
@@ -222,9 +223,11 @@ class NamespaceBuilder:
 def _make_service(spec: Mapping[str, Any], kinds: Mapping[str, type[FileService]]) -> FileService:
     arguments = dict(spec)
     kind = arguments.pop("kind", None)
-    if kind not in kinds:
+    if kind not in kinds and kind != CowFs.kind:
         raise NamespaceError(f"no service of kind {kind!r}; there are {', '.join(sorted(kinds))}")
     try:
+        if kind == CowFs.kind:
+            return CowFs(_make_service(arguments["base"], kinds))
         return kinds[kind].from_spec(arguments)
     except (KeyError, TypeError, ValueError) as error:
         raise NamespaceError(f"a service of kind {kind} is malformed: {error!r}") from error

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from agentix.oanix.errors import NotFoundError
 from agentix.oanix.fs.memory import MemFs, MemoryDirectory, MemoryFile, MemoryLink, MemoryNode
 from agentix.oanix.node import Handle, Kind, Node, OpenFlags
-from agentix.oanix.service import FileService
+from agentix.oanix.service import FileService, Spec
 from agentix.oanix.walk import find, locate
 
 __all__ = ["Change", "CowFs"]
@@ -43,6 +43,15 @@ class CowFs(FileService):
     def attach(self) -> Node:
         """Gives the root directory."""
         return self._root
+
+    def spec(self) -> Spec:
+        """Describes the service by what lies beneath; the changes are not part of it."""
+        return {"base": {"kind": self._base.kind, **self._base.spec()}}
+
+    @property
+    def base(self) -> FileService:
+        """What lies beneath."""
+        return self._base
 
     def discard(self) -> None:
         """Forgets all changes."""
