@@ -1,7 +1,9 @@
 """Programs in namespaces: what they are given, what they do to files, and what they may not use."""
 
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -19,6 +21,7 @@ from agentix.oanix import (
     Pipe,
     Reason,
     RunConfig,
+    WorkspaceFs,
 )
 from agentix.oanix.errors import ModuleError, OanixError, UnknownImportError
 from agentix.oanix.wasi.selftest import FAST_PATH
@@ -199,6 +202,33 @@ def test_a33_deep_recursion_ends(run: Run) -> None:
     result = run("recurse")
     assert result.exit_code == 134
     assert result.reason in (Reason.STACK, Reason.TRAP)
+
+
+def test_threads_run_programs_at_once(files_wasm: bytes) -> None:
+    machine = Machine()
+
+    def one(number: int) -> tuple[bytes, Reason]:
+        namespace = Namespace.builder().mount("/tmp", MemFs()).build()
+        what = ("loop",) if number % 3 == 0 else ("put", "/tmp/f", str(number))
+        config = RunConfig(arguments=("files", *what), timeout=0.1 if number % 3 == 0 else 30.0)
+        result = machine.run(files_wasm, namespace, config)
+        return namespace.read("/tmp/f") if number % 3 else b"", result.reason
+
+    with ThreadPoolExecutor(4) as executor:
+        results = list(executor.map(one, range(12)))
+    for number, (content, reason) in enumerate(results):
+        expected = (str(number).encode(), Reason.EXIT) if number % 3 else (b"", Reason.TIMEOUT)
+        assert (content, reason) == expected
+
+
+def test_runs_leave_no_open_files(run: Run, tmp_path: Path) -> None:
+    namespace = Namespace.builder().mount("/w", WorkspaceFs(tmp_path)).build()
+    run("put", "/w/f", "text", namespace=namespace)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        run("cat", "/w/f", namespace=namespace)
+        run("unlinked", "/w/g", namespace=namespace)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_flood_of_output_is_stopped(run: Run) -> None:

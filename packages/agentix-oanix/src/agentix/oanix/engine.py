@@ -13,6 +13,9 @@ __all__ = ["TICK", "Ticker", "make_engine"]
 TICK = 0.01
 """Seconds between two looks at the deadlines of computing programs."""
 
+LINGER = 1.0
+"""Seconds that a ticker stays when no run needs it."""
+
 STACK = 1 << 20
 """Bytes of stack that a program has."""
 
@@ -82,7 +85,9 @@ class Ticker:
         following = time.monotonic() + TICK
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._runs > 0)
+                if not self._changed.wait_for(lambda: self._runs > 0, LINGER):
+                    self._thread = None
+                    return
                 self._changed.wait(max(0.0, following - time.monotonic()))
             if time.monotonic() >= following:
                 self._engine.increment_epoch()

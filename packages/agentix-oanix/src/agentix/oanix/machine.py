@@ -245,7 +245,8 @@ def _files(
     files[1] = Descriptor.of_stream(outputs[0], writing=True)
     files[2] = Descriptor.of_stream(outputs[1], writing=True)
     for name, path in config.preopens.items():
-        node = find(namespace.attach(), path.strip("/") or ".")
+        root = namespace.attach()
+        node = root if path == "/" else find(root, path.strip("/") or ".")
         if node.kind is not Kind.DIRECTORY:
             raise ModuleError(f"{path} can not be open from the start: it is no directory")
         directory = Descriptor.directory(node, path.strip("/"))
