@@ -15,6 +15,7 @@ from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.service import FileService
 from agentix.oanix.services.logs import LogEvent, LogsFs
 from agentix.oanix.services.task import TaskFs, TaskMeta, TaskSpec
+from agentix.oanix.services.trajectory import Trajectory
 from agentix.oanix.stop import Cancellation, Reason
 from agentix.oanix.trace import Trace
 from agentix.oanix.wasi.stream import Pipe
@@ -45,5 +46,6 @@ __all__ = [
     "TaskMeta",
     "TaskSpec",
     "Trace",
+    "Trajectory",
     "WorkspaceFs",
 ]

@@ -1,0 +1,91 @@
+"""Trajectory: the runs of an environment as an ATIF document (Agent Trajectory Format, v1.8)."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from agentix.oanix.run import RunResult
+from agentix.oanix.services.logs import LogsFs
+
+__all__ = ["Trajectory"]
+
+SCHEMA = "ATIF-v1.8"
+
+
+class Trajectory:
+    """Collects messages and runs as the steps of a trajectory.
+
+    A run is a step of the agent without a call of a language model, so what it used stands in the
+    step's `extra` and not in its `metrics`.
+
+    Args:
+        agent: The agent's name.
+        version: The agent's version.
+        session_id: Names the session that the trajectory is of.
+    """
+
+    def __init__(self, agent: str, version: str, session_id: str | None = None) -> None:
+        self._agent = {"name": agent, "version": version}
+        self._session_id = session_id
+        self._steps: list[dict[str, Any]] = []
+
+    def message(self, source: Literal["system", "user"], text: str) -> None:
+        """Adds what the system or a user said."""
+        self._add(source, text)
+
+    def run(self, arguments: Sequence[str], result: RunResult) -> None:
+        """Adds a run of a program: its arguments, its output and what it used."""
+        call_id = f"call-{len(self._steps) + 1}"
+        observed = result.stdout + result.stderr
+        self._add(
+            "agent",
+            f"{' '.join(arguments)}: {result.reason}, exit code {result.exit_code}",
+            llm_call_count=0,
+            tool_calls=[
+                {
+                    "tool_call_id": call_id,
+                    "function_name": "run_wasi",
+                    "arguments": {"arguments": list(arguments)},
+                }
+            ],
+            observation={
+                "results": [
+                    {"source_call_id": call_id, "content": observed.decode(errors="replace")}
+                ]
+            },
+            extra={
+                "exit_code": result.exit_code,
+                "reason": str(result.reason),
+                "fuel": result.fuel,
+                "wall_seconds": result.wall_time,
+                "host_calls": result.host_calls,
+                "files_written": list(result.files_written),
+            },
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Gives the document.
+
+        Raises:
+            ValueError: There is no step yet; a trajectory has at least one.
+        """
+        if not self._steps:
+            raise ValueError("a trajectory has at least one step")
+        document = {"schema_version": SCHEMA, "agent": self._agent, "steps": self._steps}
+        if self._session_id is not None:
+            document["session_id"] = self._session_id
+        return document | {"final_metrics": {"total_steps": len(self._steps)}}
+
+    def save(self, logs: LogsFs, name: str = "trajectory.json") -> None:
+        """Writes the document below `/logs/atif/`."""
+        logs.trajectories.write(f"/{name}", json.dumps(self.to_json()).encode())
+
+    def _add(self, source: str, text: str, **more: Any) -> None:
+        step = {
+            "step_id": len(self._steps) + 1,
+            "timestamp": datetime.now(UTC).isoformat(),
+            "source": source,
+            "message": text,
+        }
+        self._steps.append(step | more)
