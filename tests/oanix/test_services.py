@@ -17,6 +17,7 @@ from agentix.oanix import (
     Machine,
     MemFs,
     Namespace,
+    PtyFs,
     RunConfig,
     TarFs,
     TaskFs,
@@ -265,3 +266,35 @@ def test_devices_do_what_programs_expect(run: Run) -> None:
         assert zero.read(4) == b"\0\0\0\0"
     with namespace.open("/dev/random") as random:
         assert random.read(16) != random.read(16)
+
+
+def test_a_terminal_has_its_other_end_at_the_host(run: Run) -> None:
+    pty = PtyFs()
+    namespace = Namespace.builder().mount("/pty", pty).build()
+    pty.input.send(b"typed\n")
+    pty.input.finish()
+    assert run("cat", "/pty/tty", namespace=namespace).stdout == b"typed\n"
+    assert run("put", "/pty/tty", "shown", namespace=namespace).exit_code == 0
+    assert pty.output.receive(timeout=10) == b"shown"
+    assert run("cat", "/pty/size", namespace=namespace).stdout == b"24 80\n"
+    assert run("ask", "/pty/size", "40 100\n", namespace=namespace).exit_code == 0
+    assert pty.size == (40, 100)
+    refused = run("ask", "/pty/size", "0 x\n", namespace=namespace)
+    assert (refused.stdout, pty.size) == (b"write=Invalid argument\n", (40, 100))
+
+
+def test_a_program_waits_for_what_is_typed(run: Run) -> None:
+    pty = PtyFs()
+
+    def type_and_end() -> None:
+        assert pty.output.receive(timeout=30) == b"prompt"
+        pty.input.send(b"answer\n")
+        pty.input.finish()
+
+    typing = threading.Thread(target=type_and_end)
+    typing.start()
+    namespace = Namespace.builder().mount("/pty", pty).build()
+    assert run("put", "/pty/tty", "prompt", namespace=namespace).exit_code == 0
+    result = run("copy", stdin=pty.handle(), namespace=namespace)
+    typing.join()
+    assert result.stdout == b"answer\n"

@@ -14,6 +14,7 @@ from agentix.oanix.node import OpenFlags
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.service import FileService
 from agentix.oanix.services.logs import LogEvent, LogsFs
+from agentix.oanix.services.pty import PtyFs
 from agentix.oanix.services.task import TaskFs, TaskMeta, TaskSpec
 from agentix.oanix.services.trajectory import Trajectory
 from agentix.oanix.stop import Cancellation, Reason
@@ -38,6 +39,7 @@ __all__ = [
     "OanixEnv",
     "OpenFlags",
     "Pipe",
+    "PtyFs",
     "Reason",
     "RunConfig",
     "RunResult",
