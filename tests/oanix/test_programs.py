@@ -24,6 +24,7 @@ from agentix.oanix import (
     WorkspaceFs,
 )
 from agentix.oanix.errors import ModuleError, OanixError, UnknownImportError
+from agentix.oanix.wasi import fast, selftest
 from agentix.oanix.wasi.selftest import FAST_PATH
 from tests.oanix.conftest import Run
 
@@ -32,6 +33,16 @@ EMPTY = Namespace()
 
 def test_the_fast_path_is_used() -> None:
     assert FAST_PATH
+
+
+def test_the_fast_path_is_not_used_with_another_wasmtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "version", lambda _: "51.0.0")
+    assert not selftest.passes()
+
+
+def test_the_trial_sees_a_fast_path_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fast.SLOT, "I", "I12x")
+    assert not selftest.passes()
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 125, 126, 255])

@@ -1,5 +1,6 @@
 """Program: a compiled module, and why some modules can not be programs."""
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import wasmtime
@@ -22,11 +23,11 @@ class Program:
         """The SHA-256 of the module, in hexadecimal."""
         self.deterministic = deterministic
         """The code is for deterministic runs."""
-        self._prepared: WeakKeyDictionary[FastSlot | PublicSlot, wasmtime.InstancePre]
+        self._prepared: WeakKeyDictionary[FastSlot | PublicSlot, Any]
         self._prepared = WeakKeyDictionary()
 
-    def prepared(self, slot: FastSlot | PublicSlot) -> wasmtime.InstancePre:
-        """Gives the module joined with a slot's functions."""
+    def prepared(self, slot: FastSlot | PublicSlot) -> Any:
+        """Gives the module joined with a slot's functions, in the form that the slot runs."""
         found = self._prepared.get(slot)
         if found is None:
             found = self._prepared[slot] = slot.prepare(self.module)

@@ -20,7 +20,7 @@ from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.outcome import Limits, Outcome, function_type
 from agentix.oanix.wasi.process import Process
 
-__all__ = ["FastSlot"]
+__all__ = ["FastSlot", "Prepared"]
 
 _LIBRARY: Any = _bindings.dll  # type: ignore[attr-defined]
 POINTER = ctypes.c_void_p
@@ -71,6 +71,16 @@ trap_new_code = _function("wasmtime_trap_new_code", POINTER, ctypes.c_uint8)
 error_new = _function("wasmtime_error_new", POINTER, _BYTES)
 
 
+class Prepared:
+    """A module joined with a slot's functions, and its address for the C interface."""
+
+    __slots__ = ("address", "instance")
+
+    def __init__(self, instance: wasmtime.InstancePre) -> None:
+        self.instance = instance
+        self.address = _address(instance)
+
+
 class FastSlot:
     """A process with its functions defined in a linker, for one program at a time.
 
@@ -94,15 +104,17 @@ class FastSlot:
         self._linker = wasmtime.Linker(engine)
         self._alive: list[object] = []
         self._epoch = EPOCH_CALLBACK(self._at_epoch)
+        self._instance, self._trap = ffi.wasmtime_instance_t(), POINTER()
+        self._export, self._fuel = ffi.wasmtime_extern_t(), ctypes.c_uint64()
         for name, signature in abi.SIGNATURES.items():
             function = getattr(process, name)
             self._define(name, signature, function if wrap is None else wrap(name, function))
 
-    def prepare(self, module: wasmtime.Module) -> wasmtime.InstancePre:
+    def prepare(self, module: wasmtime.Module) -> Prepared:
         """Joins a module with the functions."""
-        return self._linker.instantiate_pre(module)
+        return Prepared(self._linker.instantiate_pre(module))
 
-    def run(self, prepared: wasmtime.InstancePre, limits: Limits) -> Outcome:
+    def run(self, prepared: Prepared, limits: Limits) -> Outcome:
         """Runs a program from a new instance to its end."""
         store = store_new(self._engine_address, None, None)
         context = store_context(store)
@@ -113,21 +125,20 @@ class FastSlot:
             if limits.watched:
                 set_epoch_callback(store, self._epoch, None, None)
             set_deadline(context, 1 if limits.watched else NEVER)
-            outcome = self._start(context, _address(prepared))
-            left = ctypes.c_uint64()
-            get_fuel(context, ctypes.byref(left))
-            outcome.fuel = limits.fuel - left.value
+            outcome = self._start(context, prepared.address)
+            get_fuel(context, ctypes.byref(self._fuel))
+            outcome.fuel = limits.fuel - self._fuel.value
             return outcome
         finally:
             store_delete(store)
 
     def _start(self, context: int, prepared: int) -> Outcome:
-        instance, trap = ffi.wasmtime_instance_t(), POINTER()
-        place, trap_place = ctypes.byref(instance), ctypes.byref(trap)
+        trap, export = self._trap, self._export
+        trap.value = None
+        place, trap_place = ctypes.byref(self._instance), ctypes.byref(trap)
         error = instantiate(prepared, context, place, trap_place)
         if error or trap:
             return Outcome(started=False, error=_error(error), trap=_trap(trap))
-        export = ffi.wasmtime_extern_t()
         if not export_get(context, place, b"_start", 6, ctypes.byref(export)):
             return Outcome(started=False, error=wasmtime.WasmtimeError("no export named _start"))
         if _kind(export) != ffi.WASMTIME_EXTERN_FUNC.value:

@@ -2,7 +2,7 @@
 
 import logging
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 import wasmtime
 
@@ -66,7 +66,8 @@ def passes() -> bool:
     for kind in (PublicSlot, FastSlot):
         probe = _Probe()
         slot = kind(engine, probe)
-        outcome = slot.run(slot.prepare(module), Limits(fuel=1000))
+        prepared: Any = slot.prepare(module)
+        outcome = slot.run(prepared, Limits(fuel=1000))
         code = outcome.trap.trap_code if outcome.trap else None
         seen.append((probe.seen, probe.host_calls, outcome.fuel, outcome.started, code))
     return seen[0] == seen[1]
