@@ -24,7 +24,8 @@ from agentix.oanix import (
     WorkspaceFs,
 )
 from agentix.oanix.errors import ModuleError, OanixError, UnknownImportError
-from agentix.oanix.wasi import fast, selftest
+from agentix.oanix.wasi import fast as fast_path
+from agentix.oanix.wasi import selftest
 from agentix.oanix.wasi.selftest import FAST_PATH
 from tests.oanix.conftest import Run
 
@@ -41,7 +42,7 @@ def test_the_fast_path_is_not_used_with_another_wasmtime(monkeypatch: pytest.Mon
 
 
 def test_the_trial_sees_a_fast_path_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fast.SLOT, "I", "I12x")
+    monkeypatch.setitem(fast_path.SLOT, "I", "I12x")
     assert not selftest.passes()
 
 
