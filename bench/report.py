@@ -45,7 +45,7 @@ def _cells(row: Row | Skipped) -> tuple[str, ...]:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    digits = 0 if abs(value) >= 100 or value == int(value) else 1 if abs(value) >= 10 else 2
     return f"{value:,.{digits}f}"
 
 

@@ -57,7 +57,7 @@ class Row:
             case Bound("excess", relation, limit):
                 return f"{relation} floor + {limit:g} {self.unit}"
             case Bound(_, relation, limit):
-                return f"{relation} {limit:,g} {self.unit}"
+                return f"{relation} {limit:,g} {self.unit}".rstrip()
 
     @property
     def verdict(self) -> str:

@@ -19,7 +19,6 @@ __all__ = [
     "TOKEN",
     "Server",
     "floor",
-    "memory_directory",
     "prepared_root",
     "runtime",
     "runtime_environment",
@@ -55,8 +54,8 @@ def runtime(transport: Literal["tcp", "unix"] = "tcp") -> Iterator[Server]:
 
 @contextmanager
 def prepared_root() -> Iterator[Path]:
-    """Lays out all that a runtime needs, in memory where there is such a directory."""
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=memory_directory()) as directory:
+    """Lays out all that a runtime needs."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         root = Path(directory)
         bundle = make_namespace_bundle(NAMESPACE, root / "bundles" / "bench")
         (root / "mnt").mkdir()
@@ -71,12 +70,6 @@ def runtime_in(root: Path, transport: Literal["tcp", "unix"] = "tcp") -> Iterato
     environment = runtime_environment(root, transport)
     with _started([sys.executable, "-m", "agentix.runtime"], environment) as process:
         yield Server(_first_line(process).removeprefix(READY_PREFIX), process.pid)
-
-
-def memory_directory() -> Path | None:
-    """Gives a directory in memory, so that no disk is measured; `None` where there is none."""
-    directory = Path("/dev/shm")
-    return directory if os.access(directory, os.W_OK) else None
 
 
 def runtime_environment(root: Path, transport: Literal["tcp", "unix"] = "tcp") -> dict[str, str]:

@@ -13,6 +13,7 @@ from agentix_namespaces import mock_agent
 from bench import engine, stubs
 from bench.calls import bare_echo
 from bench.peer import ABSENT, is_installed, peer
+from bench.process_facts import cpu_seconds
 from bench.rounds import take_turns
 from bench.rows import Row, Skipped, at_most, compared
 from bench.servers import TOKEN, floor, prepared_root, runtime_in
@@ -31,33 +32,36 @@ async def measure() -> list[Row | Skipped]:
 
 async def _servers() -> list[Row | Skipped]:
     floors, ours = await take_turns(ROUNDS, _bare_server, _server)
+    walls, floor_walls = [wall for wall, _ in ours], [wall for wall, _ in floors]
+    times, floor_times = [cpu for _, cpu in ours], [cpu for _, cpu in floors]
+    name = "the server as a plain process"
     rows: list[Row | Skipped] = [
-        compared(
-            "the server as a plain process; floor: hypercorn and Starlette", "ms", ours, floors
-        )
+        compared(f"{name}; floor: hypercorn and Starlette", "ms", walls, floor_walls),
+        compared(f"{name}, its CPU; floor: the same", "ms", times, floor_times),
     ]
-    name = "the server as a plain process; floor: SWE-ReX"
+    name = f"{name}; floor: SWE-ReX"
     if not is_installed():
         return [*rows, Skipped(name, ABSENT)]
-    peers, ours = await take_turns(PEER_ROUNDS, _peer_server, _server)
-    return [*rows, compared(name, "ms", ours, peers, at_most(1, "ratio"))]
+    peers, again = await take_turns(PEER_ROUNDS, _peer_server, _server)
+    return [*rows, compared(name, "ms", [wall for wall, _ in again], peers, at_most(1, "ratio"))]
 
 
-async def _bare_server() -> float:
+async def _bare_server() -> tuple[float, float]:
+    """Gives milliseconds until the first answer, and of the server's processor time."""
     started = time.perf_counter()
     with floor() as server:
         async with bare_echo(server.url) as call:
             await call()
-            return _milliseconds(started)
+            return _milliseconds(started), cpu_seconds(server.pid) * 1000
 
 
-async def _server() -> float:
+async def _server() -> tuple[float, float]:
     with prepared_root() as root:
         started = time.perf_counter()
         with runtime_in(root) as server:
             async with RuntimeClient(server.url, token=TOKEN) as client:
                 await client.remote(stubs.echo, stubs.Token("hello"))
-                return _milliseconds(started)
+                return _milliseconds(started), cpu_seconds(server.pid) * 1000
 
 
 async def _peer_server() -> float:
@@ -76,10 +80,11 @@ async def _local() -> list[Row | Skipped]:
             lambda: _first_call(deployment, config, _echo),
             lambda: _first_call(deployment, config.model_copy(update={"network": "none"}), _echo),
         )
+    bare = [wall for wall, _ in floors]
     name = "local sandbox, network"
     return [
-        compared(f"{name} host", "ms", host, floors, at_most(250)),
-        compared(f"{name} none", "ms", none, floors, at_most(250)),
+        compared(f"{name} host", "ms", host, bare, at_most(250)),
+        compared(f"{name} none", "ms", none, bare, at_most(250)),
     ]
 
 

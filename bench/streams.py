@@ -17,7 +17,7 @@ from bench.servers import TOKEN, floor, runtime
 
 __all__ = ["measure"]
 
-ROUNDS = 5
+ROUNDS = 9
 ITEMS = 200_000
 BARE_ITEMS = 20_000
 FIRSTS = 200
