@@ -3,7 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from agentix.errors import ManifestError
 
@@ -21,12 +28,19 @@ SEMANTIC_VERSION = (
 )
 
 
+def _not_a_truth_value(value: object) -> object:
+    """Refuses `true`, which Python takes for 1."""
+    if isinstance(value, bool):
+        raise ValueError("Input should be 1")
+    return value
+
+
 class NamespaceManifest(BaseModel):
     """What `/nix/entry/manifest.json` says of a namespace; fields beyond these are preserved."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    abi: Literal[1]
+    abi: Annotated[Literal[1], BeforeValidator(_not_a_truth_value)]
     """Must equal `AGENTIX_CLOSURE_ABI`."""
     name: Annotated[str, StringConstraints(min_length=1)]
     """The name for people and logs."""

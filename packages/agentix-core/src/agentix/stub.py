@@ -20,6 +20,7 @@ from functools import lru_cache
 from inspect import Parameter, Signature
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
+import typing_extensions
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaError, to_json
 
@@ -32,6 +33,9 @@ T = TypeVar("T")
 JSON_POLICY = ConfigDict(
     ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
 )
+UNPACK = (typing.Unpack, typing_extensions.Unpack)
+"""One object from Python 3.12 on."""
+
 STREAM_TYPES = (AsyncIterator, AsyncGenerator, AsyncIterable)
 
 
@@ -261,7 +265,7 @@ def _wire_type(parameter: Parameter) -> Any:
     match parameter.kind:
         case Parameter.VAR_POSITIONAL:
             return list[annotation]
-        case Parameter.VAR_KEYWORD if get_origin(annotation) is typing.Unpack:
+        case Parameter.VAR_KEYWORD if get_origin(annotation) in UNPACK:
             return get_args(annotation)[0]
         case Parameter.VAR_KEYWORD:
             return dict[str, annotation]
