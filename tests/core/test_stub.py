@@ -46,7 +46,9 @@ class Box(Generic[T]):
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = ConfigDict(
+        ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
+    )
 
     name: str
     leaves: list[Leaf] = []
