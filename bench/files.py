@@ -42,7 +42,7 @@ while True:
 
 
 async def measure() -> list[Row | Skipped]:
-    """Measures whole files; they stay in the page cache of the temporary directory."""
+    """Measures whole files: in memory on the server, in the page cache on the client."""
     with (
         on_client_core(),
         tempfile.TemporaryDirectory(prefix="bench-") as directory,

@@ -54,8 +54,9 @@ def runtime(transport: Literal["tcp", "unix"] = "tcp") -> Iterator[Server]:
 
 @contextmanager
 def prepared_root() -> Iterator[Path]:
-    """Lays out all that a runtime needs."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+    """Lays out all that a runtime needs, in memory, as a local sandbox has it."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=memory) as directory:
         root = Path(directory)
         bundle = make_namespace_bundle(NAMESPACE, root / "bundles" / "bench")
         (root / "mnt").mkdir()
