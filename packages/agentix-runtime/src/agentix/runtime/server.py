@@ -5,12 +5,18 @@ import socket
 from pathlib import Path
 from typing import Any, cast
 
-from hypercorn.asyncio import serve
-from hypercorn.config import Config
-from hypercorn.typing import Framework
 from starlette.types import ASGIApp
 
+from agentix.runtime.later import load_later
 from agentix.runtime.settings import Settings
+
+# Clients that ask for HTTP/2 or a WebSocket are rare; loading both takes a twelfth of the start.
+load_later("hypercorn.protocol.h2", "H2Protocol")
+load_later("hypercorn.protocol.ws_stream", "WSStream")
+
+from hypercorn.asyncio import serve  # noqa: E402
+from hypercorn.config import Config  # noqa: E402
+from hypercorn.typing import Framework  # noqa: E402
 
 __all__ = ["listen", "serve_until", "url_of"]
 
