@@ -146,6 +146,10 @@ def every_kind(a: int, /, b: bytes, *rest: float, c: str = "c", **more: Leaf) ->
     raise NotImplementedError
 
 
+def collecting(a: int = 1, /, **more: int) -> None:
+    raise NotImplementedError
+
+
 def named_options(**options: Unpack[Options]) -> None:
     raise NotImplementedError
 
@@ -216,6 +220,16 @@ def test_wrong_arguments_are_named_on_either_end(
     assert str(sending.value) == f"{__name__}.plain: {reason}"
     with pytest.raises(ArgumentsError) as receiving:
         stub.decode_arguments(args, kwargs)
+    assert str(receiving.value) == reason
+
+
+def test_name_of_a_positional_parameter_is_not_collected() -> None:
+    reason = "'a' parameter is positional only, but was passed as a keyword"
+    with pytest.raises(ArgumentsError) as sending:
+        stub_of(collecting).encode_arguments((), {"a": 2})
+    assert str(sending.value) == f"{__name__}.collecting: {reason}"
+    with pytest.raises(ArgumentsError) as receiving:
+        stub_of(collecting).decode_arguments([], {"a": 2})
     assert str(receiving.value) == reason
 
 

@@ -17,7 +17,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from functools import lru_cache
-from inspect import Parameter, Signature
+from inspect import BoundArguments, Parameter, Signature
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import typing_extensions
@@ -148,6 +148,8 @@ class Stub:
     """Whether the function gives an asynchronous iterator."""
     parameters: Mapping[str, Codec[Any]]
     """One codec a parameter; of the list for `*args`, of the mapping for `**kwargs`."""
+    positional_only: frozenset[str]
+    """The parameters that have no name for a caller."""
     result: Codec[Any]
     """The codec of the result, or of one item of the stream."""
 
@@ -158,7 +160,7 @@ class Stub:
             ArgumentsError: They do not fit the signature, or one is not of its type.
         """
         try:
-            given = self.signature.bind(*args, **kwargs).arguments
+            given = self._bind(args, kwargs).arguments
         except TypeError as error:
             raise ArgumentsError(f"{self.package}.{self.method}: {error}") from error
         by_position: list[bytes] = []
@@ -184,6 +186,12 @@ class Stub:
             b"[" + b",".join(by_position) + b"]", b"{" + b",".join(by_name) + b"}"
         )
 
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundArguments:
+        # Among the collected keywords, each version of Python takes such a name for something else.
+        for name in self.positional_only.intersection(kwargs):
+            raise TypeError(f"{name!r} parameter is positional only, but was passed as a keyword")
+        return self.signature.bind(*args, **kwargs)
+
     def _encode_argument(self, name: str, value: Any) -> bytes:
         codec = self.parameters[name]
         try:
@@ -201,7 +209,7 @@ class Stub:
             ArgumentsError: One is missing, unknown, or not of its type; all of them are named.
         """
         try:
-            bound = self.signature.bind(*args, **kwargs)
+            bound = self._bind(args, kwargs)
         except TypeError as error:
             raise ArgumentsError(str(error)) from None
         problems: list[str] = []
@@ -247,6 +255,7 @@ def stub_of(function: Callable[..., Any]) -> Stub:
         signature=signature,
         streams=streams,
         parameters=parameters,
+        positional_only=_positional_only(signature),
         result=_codec(name, "the return type", returned),
     )
 
@@ -257,6 +266,11 @@ def _resolved(signature: Signature, hints: Mapping[str, Any]) -> Signature:
         for parameter in signature.parameters.values()
     ]
     return signature.replace(parameters=parameters, return_annotation=hints.get("return", Any))
+
+
+def _positional_only(signature: Signature) -> frozenset[str]:
+    kinds = ((name, parameter.kind) for name, parameter in signature.parameters.items())
+    return frozenset(name for name, kind in kinds if kind is Parameter.POSITIONAL_ONLY)
 
 
 def _wire_type(parameter: Parameter) -> Any:
