@@ -208,7 +208,8 @@ def test_no_tracked_file_names_a_registry_or_a_private_path() -> None:
         "pypi.org/" + "simple",
         "registry.npm" + "js",
     ]
-    patterns = [argument for host in hosts for argument in ("-e", host)]
+    paths = ["/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/runner"]
+    patterns = [argument for text in [*hosts, *paths] for argument in ("-e", text)]
     found = subprocess.run(
         ["git", "grep", "-nIF", *patterns], cwd=ROOT, capture_output=True, text=True
     )

@@ -214,6 +214,20 @@ async def test_timeout_kills_what_ignores_sigterm(
     wait_until(lambda: not is_alive(int(pids.read_text())))
 
 
+async def test_timeout_does_not_wait_for_a_daemon_that_holds_the_pipe(
+    session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    # A session of its own takes a process out of the command's.
+    command = f"setsid sh -c 'echo $$ > {pids}; exec sleep 1000' & echo on; wait; sleep 1000"
+    with anyio.fail_after(10):
+        result = await run(session, command, timeout=0.5)
+    assert (result["stdout"], result["timed_out"]) == ("on\n", True)
+    pid = int(pids.read_text())
+    assert is_alive(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
 async def test_background_child_that_holds_the_pipe_does_not_hang_the_call(
     session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
@@ -311,6 +325,23 @@ async def test_slow_reader_stalls_the_command_and_gets_all_of_it(
         content = head + await anyio.to_thread.run_sync(received, connection)
     assert content.count(b"@") == total
     assert written.exists()
+
+
+async def test_timeout_ends_a_command_that_waits_for_its_slow_reader(
+    server: Server, session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    command = f"echo $$ > {pids}; exec yes"
+    with server.connect() as connection:
+        connection.sendall(exec_request(command, "Accept: text/event-stream", timeout=0.5))
+        pieces = [await anyio.to_thread.run_sync(receive_until, connection, b"event: stdout")]
+        pid = int(pids.read_text())
+        # Nobody reads until the runtime has done with the command.
+        await until(lambda: process_fields(pid) is None)
+        pieces.append(await anyio.to_thread.run_sync(received, connection))
+    content = b"".join(pieces)
+    assert content.count(b"event: exit") == 1
+    assert b'"exit_code":-15,"timed_out":true' in content
 
 
 async def test_last_output_reaches_a_reader_that_was_slow(
@@ -474,6 +505,22 @@ async def test_path_of_the_call_replaces_the_task_images(
     in_image: aiohttp.ClientSession,
 ) -> None:
     assert (await environment(in_image, env={"PATH": "/bin"}))["PATH"] == "/bin"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run commands as somebody else")
+async def test_user_of_the_task_image_runs_commands_and_owns_uploads(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o755)
+    with serving(tmp_path, {"AGENTIX_EXEC_USER": "65534:12345"}) as server:
+        async with server.session() as session:
+            assert await output(session, "id -u; id -g; id -G") == "65534\n12345\n12345\n"
+            result = await run(session, "echo secret > /proc/$PPID/mem", cwd="/")
+            assert result["exit_code"] != 0
+            data = aiohttp.FormData({"path": "a/b"})
+            data.add_field("file", b"content", filename="b")
+            async with session.post("/upload", data=data) as response:
+                assert response.status == 200
+    for path in (server.workspace, server.workspace / "a", server.workspace / "a" / "b"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (65534, 12345)
 
 
 async def test_directory_of_a_command(session: aiohttp.ClientSession, tmp_path: Path) -> None:
