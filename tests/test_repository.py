@@ -16,13 +16,17 @@ from agentix.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
 
-IMPORT_NAMES = {"python-multipart": "python_multipart", "typing-extensions": "typing_extensions"}
+IMPORT_NAMES = {
+    "python-multipart": "python_multipart",
+    "pyyaml": "yaml",
+    "typing-extensions": "typing_extensions",
+}
 """Distributions whose import package has another name."""
 
 BROUGHT_BY_PYDANTIC = {"pydantic_core", "typing_extensions"}
 """What pydantic is made of, and says so in its own documentation."""
 
-PARTS = {"client", "docker", "local", "namespace_sdk", "oanix", "runtime"}
+PARTS = {"agentserver", "client", "docker", "local", "namespace_sdk", "oanix", "runtime"}
 """Subpackages of `agentix` that are distributions of their own; all else is core's."""
 
 

@@ -1,0 +1,1 @@
+"""AgentServer: handlers, a message pump, and the organism that they make."""
