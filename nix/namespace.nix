@@ -6,7 +6,8 @@
 #
 # Programs are the scripts in the source's `bin`, whose `#!/bin/sh` and
 # `#!/usr/bin/env python3` become programs of the closure, and the `bin` of each
-# of `packages`. Task images need to have none of them.
+# of `packages`, which takes the place of a script of the same name. Task images need
+# to have none of them.
 {
   pkgs ? import <nixpkgs> { },
   source,
@@ -48,6 +49,6 @@ pkgs.runCommand "agentix-namespace-${manifest.name}"
       chmod 755 $out/bin/''${program##*/}
     done
     for package in $packages; do
-      ln -s $package/bin/* $out/bin/
+      ln -sf $package/bin/* $out/bin/
     done
   ''

@@ -8,34 +8,17 @@
   pkgs ? import <nixpkgs> { },
 }:
 let
-  inherit (builtins)
-    concatMap
-    filter
-    fromTOML
-    head
-    map
-    match
-    readFile
-    ;
-
-  project = package: (fromTOML (readFile (package + "/pyproject.toml"))).project;
   packages = [
     ../packages/agentix-core
     ../packages/agentix-runtime
   ];
-  requirementName = requirement: head (match "([A-Za-z0-9_-]+).*" requirement);
-  requirements = filter (name: match "agentix-.*" name == null) (
-    map requirementName (concatMap (package: (project package).dependencies) packages)
-  );
-
   python = pkgs.python313;
-  environment = python.withPackages (available: map (name: available.${name}) requirements);
 in
 pkgs.runCommand "agentix-runtime"
   {
     sources = map (package: import ./source.nix (package + "/src")) packages;
     shell = import ./static-shell.nix { inherit pkgs; };
-    inherit environment;
+    environment = import ./environment.nix { inherit pkgs packages; };
     inherit (python) interpreter sitePackages;
     compile = import ./compile-python.nix python.interpreter;
     standardLibrary = "${python}/lib/python${python.pythonVersion}";
