@@ -1,0 +1,348 @@
+"""organism.yaml: what an organism is made of, as models that refuse what they do not know."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from agentix.errors import UsageError
+
+__all__ = [
+    "GatewaySpec",
+    "JournalSpec",
+    "LimitsSpec",
+    "ListenerSpec",
+    "LlmSpec",
+    "MetaSpec",
+    "OobSpec",
+    "OrganismSection",
+    "OrganismSpec",
+    "SpecError",
+    "TlsSpec",
+    "load_spec",
+]
+
+RESERVED = frozenset({"core", "system", "dummy"})
+NAME = re.compile(r"[^\W\d][\w\-]*(\.[^\W\d][\w\-]*)*")
+NAMESPACE_PEER = re.compile(r"ns:[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+OWN_PACKAGE = "agentix.agentserver"
+
+
+class SpecError(UsageError):
+    """An `organism.yaml` is refused: nothing was started."""
+
+
+def _name(value: str) -> str:
+    """Refuses what is no name: NCName segments joined by dots."""
+    if not NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name: words joined by dots, none starting with a digit")
+    if value.split(".")[0].lower() in RESERVED:
+        raise ValueError(f"{value!r} is reserved: choose a name outside {sorted(RESERVED)}")
+    return value
+
+
+def _peer(value: str) -> str:
+    """Refuses a peer that is neither a name nor `ns:package.function`."""
+    if value.startswith("ns:"):
+        if not NAMESPACE_PEER.fullmatch(value):
+            raise ValueError(f"{value!r} is no function: write ns:package.function")
+        return value
+    return _name(value)
+
+
+def _import_path(value: str) -> str:
+    """Refuses what is no absolute dotted path to a name in a module."""
+    if not DOTTED_PATH.fullmatch(value):
+        raise ValueError(f"{value!r} is no import path: write package.module.name")
+    return value
+
+
+def _text(value: str) -> str:
+    """Refuses a text of nothing but white space."""
+    if not value.strip():
+        raise ValueError("a description is needed: say in a sentence what the listener is for")
+    return value
+
+
+def _inside(value: str) -> str:
+    """Refuses a relative path that leaves the directory of the file."""
+    if ".." in PurePosixPath(value).parts:
+        raise ValueError(f"{value!r} leaves the directory of organism.yaml: write it without ..")
+    return value
+
+
+def _several(value: object) -> object:
+    """Takes one word for a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Peer = Annotated[str, AfterValidator(_peer)]
+ImportPath = Annotated[str, AfterValidator(_import_path)]
+Description = Annotated[str, AfterValidator(_text)]
+InsidePath = Annotated[str, AfterValidator(_inside)]
+Allowed = Literal["admin", "authenticated", "none"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TlsSpec(_Section):
+    """The certificate of the WebSocket gateway."""
+
+    cert: InsidePath
+    """The file of the certificate chain, PEM."""
+    key: InsidePath
+    """The file of the private key, PEM."""
+
+
+class OrganismSection(_Section):
+    """Who the organism is, and where it is reached."""
+
+    name: Name
+    """The name of the organism."""
+    identity: InsidePath | None = None
+    """The file of the Ed25519 private key, mode 0600."""
+    port: int = Field(default=8765, ge=0, le=65535)
+    """The port of the WebSocket gateway; 0 takes a free one."""
+    bind: str = "127.0.0.1"
+    """The address of the WebSocket gateway."""
+    tls: TlsSpec | None = None
+    """The gateway's certificate; without it there is no gateway."""
+    users: InsidePath | None = None
+    """The file of users and their codes, `users.yaml`."""
+
+
+class OobSpec(_Section):
+    """The out-of-band channel: signed privileged messages."""
+
+    enabled: bool = False
+    """Whether there is one; without it the structure is fixed until the next start."""
+    bind: Literal["127.0.0.1", "::1"] = "127.0.0.1"
+    """The loopback address that it listens at."""
+    port: int = Field(default=8766, ge=0, le=65535)
+    """Its port; 0 takes a free one."""
+    unix_socket: str | None = None
+    """A Unix socket instead of the port; only the organism's own user may connect."""
+
+
+class MetaSpec(_Section):
+    """Who is answered when it asks about capabilities."""
+
+    enabled: bool = True
+    """Whether meta queries are answered at all."""
+    allow_list_capabilities: bool = True
+    """Whether the names that the asker may call are listed."""
+    allow_schema_requests: Allowed = "authenticated"
+    """Who gets a listener's XSD."""
+    allow_example_requests: Allowed = "authenticated"
+    """Who gets a listener's example."""
+    allow_prompt_requests: Allowed = "admin"
+    """Who gets a listener's prompt fragment."""
+    allow_remote: bool = False
+    """Whether other organisms are answered too."""
+
+
+class JournalSpec(_Section):
+    """The write-ahead log, which is the audit log too."""
+
+    path: InsidePath = "journal"
+    """The directory of its files."""
+    sync: Literal["process", "disk"] = "process"
+    """What an acknowledged message survives: the end of the process, or of the machine."""
+
+
+class LimitsSpec(_Section):
+    """What the pump bounds."""
+
+    message_bytes: int = Field(default=1 << 20, ge=1024)
+    """Bytes of a message, and of a handler's answer."""
+    handler_seconds: float = Field(default=30.0, gt=0)
+    """Seconds that a handler may take for one message."""
+    concurrent_handlers: int = Field(default=256, ge=1)
+    """Handlers that run at once."""
+    concurrent_per_listener: int = Field(default=64, ge=1)
+    """Threads of one listener that run at once."""
+    iterations: int = Field(default=10_000, ge=1)
+    """Messages that a listener handles in one thread for one message from its caller."""
+    depth: int = Field(default=32, ge=1)
+    """Listeners on the path of a thread."""
+    subscriber_events: int = Field(default=10_000, ge=1)
+    """Events that wait for a slow subscriber before it is told of a gap."""
+
+
+class ListenerSpec(_Section):
+    """A listener: a name, a payload class, a handler and what it is for."""
+
+    name: Name
+    """Its name: words joined by dots."""
+    payload_class: ImportPath
+    """The dotted path of the `@xmlify` class that it accepts."""
+    handler: ImportPath
+    """The dotted path of its `async def`."""
+    description: Description
+    """What it is for, in words that a model understands."""
+    agent: bool = False
+    """Whether it is told its own name, and gets replies as `core.Reply`."""
+    peers: tuple[Peer, ...] = ()
+    """The listeners, groups, gateways and functions that it may call."""
+    broadcast: bool = False
+    """Whether it also answers the root tag of its group: its name without the last segment."""
+    reply_class: Annotated[tuple[ImportPath, ...], BeforeValidator(_several)] = ()
+    """The classes that it takes replies as."""
+    handler_seconds: float | None = Field(default=None, gt=0)
+    """Seconds that it may take for one message; the limit of the organism where it is absent."""
+    iterations: int | None = Field(default=None, ge=1)
+    """Messages that it handles in one thread for one message from its caller."""
+    tokens: int | None = Field(default=None, ge=1)
+    """Tokens that it may use in one thread."""
+    prompt: str | None = None
+    """The instructions of a listener that a model answers for."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.broadcast and self.agent:
+            raise ValueError(f"{self.name}: an agent has a root tag of its own; drop broadcast")
+        if self.broadcast and "." not in self.name:
+            raise ValueError(f"{self.name}: a broadcast listener is named group.member")
+        return self
+
+
+class GatewaySpec(_Section):
+    """Another organism that listeners may name as a peer."""
+
+    name: Name
+    """The name that it has here."""
+    remote_url: str
+    """Where its WebSocket gateway is: `wss://host:port`."""
+    trusted_identity: str
+    """Its Ed25519 public key, in base64."""
+    description: Description
+    """What it is for."""
+
+
+class LlmSpec(_Section):
+    """An OpenAI-compatible endpoint, as a peer that agents may name."""
+
+    name: Name = "llm"
+    """The name that it has here."""
+    base_url: str
+    """The address of its API, such as `http://127.0.0.1:11434/v1`."""
+    model: str
+    """The model that it is asked for."""
+    key_variable: str | None = None
+    """The environment variable that holds its key."""
+    key_file: InsidePath | None = None
+    """The file that holds its key."""
+    description: Description = "A language model."
+    """What it is for."""
+    timeout_seconds: float = Field(default=120.0, gt=0)
+    """Seconds that an answer may take."""
+
+
+class OrganismSpec(_Section):
+    """The whole of `organism.yaml`."""
+
+    organism: OrganismSection
+    """Who the organism is."""
+    packages: tuple[str, ...] = ()
+    """The packages that handlers and payload classes may come from."""
+    import_paths: tuple[InsidePath, ...] = (".",)
+    """The directories that workers import from, besides the installed packages."""
+    preload: tuple[str, ...] = ()
+    """Modules without handlers that workers share, imported once."""
+    isolation: Literal["thread", "listener", "inprocess"] = "thread"
+    """A worker for each listener and thread, for each listener, or (for development) none."""
+    thread_scheduling: Literal["breadth-first", "depth-first"] = "breadth-first"
+    """Which thread goes first when handlers wait: the one that waits longest, or the deepest."""
+    schemas: InsidePath = "schemas"
+    """The directory that XSD files are written to."""
+    journal: JournalSpec | None = JournalSpec()
+    """The write-ahead log; `null` for none."""
+    limits: LimitsSpec = LimitsSpec()
+    """What the pump bounds."""
+    meta: MetaSpec = MetaSpec()
+    """Who is answered when it asks about capabilities."""
+    oob: OobSpec = OobSpec()
+    """The out-of-band channel."""
+    llm: tuple[LlmSpec, ...] = ()
+    """The endpoints of models."""
+    listeners: tuple[ListenerSpec, ...] = ()
+    """The listeners, in the order of their registration."""
+    gateways: tuple[GatewaySpec, ...] = ()
+    """The other organisms."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [*self._names()]
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            raise ValueError(f"names are given twice: {', '.join(twice)}")
+        known = {*names, *self.groups()}
+        for listener in self.listeners:
+            self._check_peers(listener, known)
+            self._check_packages(listener)
+        return self
+
+    def _names(self) -> Iterator[str]:
+        yield from (listener.name for listener in self.listeners)
+        yield from (gateway.name for gateway in self.gateways)
+        yield from (model.name for model in self.llm)
+
+    def groups(self) -> set[str]:
+        """Gives the names of the broadcast groups."""
+        return {part.name.rpartition(".")[0] for part in self.listeners if part.broadcast}
+
+    def _check_peers(self, listener: ListenerSpec, known: set[str]) -> None:
+        named = {peer for peer in listener.peers if not peer.startswith("ns:")}
+        if unknown := sorted(named - known):
+            raise ValueError(f"{listener.name}: no such peer: {', '.join(unknown)}")
+
+    def _check_packages(self, listener: ListenerSpec) -> None:
+        allowed = (*self.packages, OWN_PACKAGE)
+        for path in (listener.payload_class, listener.handler, *listener.reply_class):
+            if not any(path.startswith(f"{package}.") for package in allowed):
+                raise ValueError(
+                    f"{listener.name}: {path} is in none of the configured packages"
+                    f" ({', '.join(self.packages) or 'none'}); add its package to `packages`"
+                )
+
+
+def load_spec(path: Path) -> OrganismSpec:
+    """Reads an `organism.yaml`.
+
+    Raises:
+        SpecError: It can not be read, is no YAML, or says what an organism can not be.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SpecError(f"{path}: can not be read: {error}") from error
+    try:
+        return OrganismSpec.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(f"{path}: {_reasons(error)}") from error
+
+
+def _reasons(error: ValidationError) -> str:
+    """Gives what is wrong, and where, one reason after the other."""
+    return "; ".join(_reason(detail["loc"], detail["msg"]) for detail in error.errors())
+
+
+def _reason(location: tuple[int | str, ...], message: str) -> str:
+    place = ".".join(map(str, location))
+    message = message.removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message
