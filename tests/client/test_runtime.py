@@ -290,3 +290,18 @@ async def test_lease_is_held_until_the_block_is_left(client: RuntimeClient) -> N
     async with client.lease() as lease:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(lease.ended(), 0.05)
+
+
+async def test_functions_are_described_where_it_is_asked_for(client: RuntimeClient) -> None:
+    (described,) = await client.namespaces(schemas=True)
+    assert described.schemas is not None
+    functions = {function.name: function for function in described.schemas.functions}
+    add = functions["add"]
+    assert [(each.name, each.required, each.value) for each in add.parameters] == [
+        ("left", True, {"type": "integer"}),
+        ("right", False, {"type": "integer", "default": 1}),
+    ]
+    assert (add.streams, add.result) == (False, {"type": "integer"})
+    assert "Token" in described.schemas.definitions
+    (plain,) = await client.namespaces()
+    assert not hasattr(plain, "schemas")

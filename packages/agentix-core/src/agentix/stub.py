@@ -26,7 +26,15 @@ from pydantic_core import SchemaError, to_json
 
 from agentix.errors import ArgumentsError, SerializationError, StubError
 
-__all__ = ["Arguments", "Codec", "EncodedArguments", "Stub", "stub_of"]
+__all__ = [
+    "Arguments",
+    "Codec",
+    "EncodedArguments",
+    "Stub",
+    "adapter_of",
+    "stub_of",
+    "wire_type",
+]
 
 T = TypeVar("T")
 
@@ -49,8 +57,7 @@ class Codec(Generic[T]):
     __slots__ = ("_dump", "_load", "_validate")
 
     def __init__(self, annotation: Any) -> None:
-        # A tuple around the type, because pydantic takes a policy only for types without their own.
-        adapter: TypeAdapter[tuple[T]] = TypeAdapter(tuple[annotation], config=JSON_POLICY)
+        adapter: TypeAdapter[tuple[T]] = adapter_of(annotation)
         self._dump = adapter.serializer.to_json
         self._load = adapter.validator.validate_json
         self._validate = adapter.validator.validate_python
@@ -106,6 +113,19 @@ class Codec(Generic[T]):
         return self._load(b"[" + text + b"]")[0]  # type: ignore[no-any-return]
 
 
+def adapter_of(annotation: Any) -> TypeAdapter[tuple[Any]]:
+    """Gives what pydantic makes of a type under the JSON policy of the wire.
+
+    Args:
+        annotation: Any type that pydantic can handle.
+
+    Returns:
+        The adapter of a tuple around the type, because pydantic takes a policy only for types
+        without their own.
+    """
+    return TypeAdapter(tuple[annotation], config=JSON_POLICY)
+
+
 def reasons(error: ValidationError) -> str:
     """Puts a validation error into one line: each place with what is wrong there."""
     return "; ".join(
@@ -152,6 +172,14 @@ class Stub:
     """The parameters that have no name for a caller."""
     result: Codec[Any]
     """The codec of the result, or of one item of the stream."""
+    doc: str | None
+    """The docstring of the function, as it is written."""
+
+    @property
+    def result_type(self) -> Any:
+        """The type of the result, or of one item of the stream."""
+        returned = self.signature.return_annotation
+        return next(iter(get_args(returned)), Any) if self.streams else returned
 
     def encode_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedArguments:
         """Checks the arguments of a call against the stub and turns them into JSON.
@@ -242,7 +270,7 @@ def stub_of(function: Callable[..., Any]) -> Stub:
         raise StubError(f"{name}: an annotation can not be resolved: {error}") from error
     signature = _resolved(inspect.signature(function), hints)
     parameters = {
-        parameter.name: _codec(name, f"parameter {parameter.name!r}", _wire_type(parameter))
+        parameter.name: _codec(name, f"parameter {parameter.name!r}", wire_type(parameter))
         for parameter in signature.parameters.values()
     }
     returned = hints.get("return", Any)
@@ -257,6 +285,7 @@ def stub_of(function: Callable[..., Any]) -> Stub:
         parameters=parameters,
         positional_only=_positional_only(signature),
         result=_codec(name, "the return type", returned),
+        doc=function.__doc__,
     )
 
 
@@ -273,7 +302,7 @@ def _positional_only(signature: Signature) -> frozenset[str]:
     return frozenset(name for name, kind in kinds if kind is Parameter.POSITIONAL_ONLY)
 
 
-def _wire_type(parameter: Parameter) -> Any:
+def wire_type(parameter: Parameter) -> Any:
     """Gives the type of what a parameter collects."""
     annotation: Any = parameter.annotation
     match parameter.kind:

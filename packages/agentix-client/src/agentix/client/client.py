@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, ParamSpec, Self, TypeVar, get_args, overload
+from typing import Any, BinaryIO, Literal, ParamSpec, Self, TypeVar, overload
 
 from aiohttp import ClientResponse
 from pydantic import BaseModel, ValidationError
@@ -26,6 +26,7 @@ from agentix.trace import current_trace
 from agentix.wire import (
     NDJSON,
     SSE,
+    DescribedNamespace,
     ExecExit,
     ExecOutput,
     ExecRequest,
@@ -74,7 +75,7 @@ def plan_of(function: Callable[..., Any]) -> Plan:
     head = to_json({"package": stub.package, "method": stub.method})
     items: Codec[list[Any]] | None = None
     if stub.streams:
-        item: Any = next(iter(get_args(stub.signature.return_annotation)), Any)
+        item: Any = stub.result_type
         items = Codec(list[item])
     return Plan(stub, head[:-1] + b',"args":', items)
 
@@ -83,6 +84,12 @@ class NamespaceList(BaseModel):
     """The answer of `GET /namespaces`."""
 
     namespaces: list[MountedNamespace]
+
+
+class DescribedList(BaseModel):
+    """The answer of `GET /namespaces?schemas=1`."""
+
+    namespaces: list[DescribedNamespace]
 
 
 class RuntimeClient:
@@ -354,10 +361,28 @@ class RuntimeClient:
             raise self._connection.gone("it sent a file without its length")
         return response
 
-    async def namespaces(self) -> list[MountedNamespace]:
-        """Lists the namespaces that are mounted in the sandbox."""
-        answer = await self._connection.fetch("GET", "namespaces")
-        return self._model(NamespaceList, answer).namespaces
+    @overload
+    async def namespaces(self, *, schemas: Literal[False] = False) -> list[MountedNamespace]: ...
+
+    @overload
+    async def namespaces(self, *, schemas: Literal[True]) -> list[DescribedNamespace]: ...
+
+    async def namespaces(
+        self, *, schemas: bool = False
+    ) -> list[MountedNamespace] | list[DescribedNamespace]:
+        """Lists the namespaces that are mounted in the sandbox (protocol: GET /namespaces).
+
+        Args:
+            schemas: Whether to import each of them, and to describe its functions in JSON Schema.
+
+        Returns:
+            One entry a namespace; a `DescribedNamespace` where schemas were asked for.
+        """
+        if not schemas:
+            answer = await self._connection.fetch("GET", "namespaces")
+            return self._model(NamespaceList, answer).namespaces
+        answer = await self._connection.fetch("GET", "namespaces", query={"schemas": "1"})
+        return self._model(DescribedList, answer).namespaces
 
     async def health(self) -> Health:
         """Asks whether the runtime serves; it needs no token."""

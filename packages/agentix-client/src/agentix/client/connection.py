@@ -163,6 +163,7 @@ class Connection:
         method: str,
         path: str,
         *,
+        query: Mapping[str, str] | None = None,
         body: Body | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
@@ -172,7 +173,7 @@ class Connection:
             RequestError: The runtime refused the request.
             SandboxGoneError: The runtime can not be reached, or its answer is broken.
         """
-        response = await self.request(method, path, body=body, headers=headers)
+        response = await self.request(method, path, query=query, body=body, headers=headers)
         await self.expect(response, 200)
         return await self.read(response)
 

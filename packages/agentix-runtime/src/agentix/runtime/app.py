@@ -12,12 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from agentix.dispatch import MountedPackage, Registry
 from agentix.errors import UsageError
 from agentix.runtime.auth import BearerAuth
-from agentix.runtime.calls import Calls, describe
+from agentix.runtime.calls import Calls
 from agentix.runtime.confined import ConfinedDirectory
 from agentix.runtime.discovery import RUNTIME_MOUNT, discover
 from agentix.runtime.download import DownloadEndpoint
@@ -31,11 +30,12 @@ from agentix.runtime.http import (
     problem,
 )
 from agentix.runtime.lease import Lease, LeaseEndpoint
+from agentix.runtime.namespaces import NamespacesEndpoint
 from agentix.runtime.remote import RemoteEndpoint
 from agentix.runtime.settings import Settings
 from agentix.runtime.upload import UploadEndpoint
 from agentix.runtime.whole import WholeRequests
-from agentix.wire import Health, MountedNamespace
+from agentix.wire import Health
 
 __all__ = ["create_app"]
 
@@ -94,35 +94,6 @@ def create_app(
     )
     app.router.redirect_slashes = False
     return WholeRequests(app if settings.token is None else BearerAuth(app, settings.token))
-
-
-class NamespacesEndpoint:
-    """The ASGI application behind `GET /namespaces`.
-
-    Args:
-        registry: What was found at boot.
-    """
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        namespaces = [_listed(mounted) for mounted in self._registry]
-        await json_response({"namespaces": namespaces})(scope, receive, send)
-
-
-def _listed(mounted: MountedPackage) -> MountedNamespace:
-    return MountedNamespace(
-        manifest=mounted.manifest,
-        loaded=mounted.dispatcher is not None,
-        error=None if mounted.error is None else _summary(mounted.error),
-    )
-
-
-def _summary(error: BaseException) -> str:
-    told = describe(error)
-    return f"{told.type}: {told.message}"
 
 
 def _command_user(name: str | None) -> User | None:
