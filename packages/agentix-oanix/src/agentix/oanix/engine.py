@@ -19,6 +19,12 @@ LINGER = 1.0
 STACK = 1 << 20
 """Bytes of stack that a program has."""
 
+RESIDENT = 1 << 16
+"""Bytes of a memory that are cleared after a run and kept; the rest goes back to the kernel.
+
+Clearing more takes longer than the faults that it spares: C programs use little of their 16 MiB.
+"""
+
 POOLED = 100
 """Programs that can be alive at once in one engine."""
 
@@ -51,7 +57,7 @@ def _pool(config: wasmtime.Config) -> None:
     bindings.wasmtime_pooling_allocation_config_table_elements_set(pool, 1 << 20)
     bindings.wasmtime_pooling_allocation_config_max_core_instance_size_set(pool, 1 << 24)
     bindings.wasmtime_pooling_allocation_config_max_memory_size_set(pool, 1 << 32)
-    bindings.wasmtime_pooling_allocation_config_linear_memory_keep_resident_set(pool, 1 << 20)
+    bindings.wasmtime_pooling_allocation_config_linear_memory_keep_resident_set(pool, RESIDENT)
     bindings.wasmtime_pooling_allocation_config_max_unused_warm_slots_set(pool, POOLED)
     bindings.wasmtime_pooling_allocation_strategy_set(config.ptr(), pool)
     bindings.wasmtime_pooling_allocation_config_delete(pool)

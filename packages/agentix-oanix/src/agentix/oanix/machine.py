@@ -5,7 +5,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,28 +13,24 @@ import wasmtime
 
 from agentix.oanix import clock, entropy
 from agentix.oanix.cache import ModuleCache
-from agentix.oanix.engine import TICK, Ticker, make_engine
+from agentix.oanix.engine import Ticker, make_engine
 from agentix.oanix.errors import ModuleError, ReplayError
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.node import Handle, Kind
 from agentix.oanix.program import Program, check_imports, explain
+from agentix.oanix.recording import Recorder, Replayer
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.stop import Exit, Halt, Reason
-from agentix.oanix.trace import Recorder, Replayer, Trace
-from agentix.oanix.walk import find
-from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable
+from agentix.oanix.trace import Trace
 from agentix.oanix.wasi.fast import FastSlot
-from agentix.oanix.wasi.outcome import Limits, Outcome
+from agentix.oanix.wasi.outcome import Outcome
 from agentix.oanix.wasi.preview1 import Preview1
-from agentix.oanix.wasi.process import Process, Settings
+from agentix.oanix.wasi.process import Process
 from agentix.oanix.wasi.public import PublicSlot
 from agentix.oanix.wasi.selftest import FAST_PATH
-from agentix.oanix.wasi.stream import InputBytes, Output
 
 __all__ = ["Machine"]
 
 Slot = FastSlot | PublicSlot
-ENDLESS = (1 << 63) - 1
 REMEMBERED = 64
 EXIT_CODES = {
     Reason.TRAP: 134,
@@ -117,7 +113,7 @@ class Machine:
 
         Raises:
             ModuleError: The module can not be run.
-            FsError: The namespace has no directory where a preopen names one.
+            NamespaceError: The namespace has no directory where a preopen names one.
         """
         config = config or RunConfig()
         program = (
@@ -184,100 +180,48 @@ def _run(
     """Gives the slot's process to a program and tells what came of it."""
     process = slot.process
     prepared = program.prepared(slot)
-    virtual = clock.VirtualClock() if config.deterministic else None
-    outputs = (
-        Output(config.keep_output, config.stdout, 1),
-        Output(config.keep_output, config.stderr, 2),
-    )
-    began = time.perf_counter()
-    process.begin(_settings(config, namespace, virtual), _files(config, namespace, outputs))
-    watched = config.timeout is not None or config.cancellation is not None
-    ticks = int((config.timeout or 0) / TICK) + 2 if config.timeout is not None else 1 << 62
-    limits = Limits(config.fuel or ENDLESS, config.memory, watched, ticks)
-    if config.fuel == 0:
-        limits = Limits(0, config.memory, watched, ticks)
-    with (
-        _virtual(process, virtual) if virtual else nullcontext(),
-        ticker.running() if watched else nullcontext(),
-    ):
-        try:
-            outcome = slot.run(prepared, limits)
-        finally:
-            process.end()
-    return _result(process, outcome, config, outputs, time.perf_counter() - began)
+    process.begin(config, namespace)
+    try:
+        if config.watched or config.deterministic:
+            with _surrounded(process, ticker):
+                outcome = slot.run(prepared, config)
+        else:
+            outcome = slot.run(prepared, config)
+    finally:
+        process.end()
+    return _result(process, outcome)
 
 
 @contextmanager
-def _virtual(process: Process, virtual: clock.VirtualClock) -> Iterator[None]:
-    """Lets services stamp files, and devices give random bytes, as the run has them."""
-    stamp = clock.CLOCK.set(virtual.stamp)
-    random = entropy.ENTROPY.set(process.settings.random)
-    try:
+def _surrounded(process: Process, ticker: Ticker) -> Iterator[None]:
+    """Has a run's limits looked at, and its own time and random bytes seen by services."""
+    with ExitStack() as stack:
+        if process.config.watched:
+            stack.enter_context(ticker.running())
+        if process.virtual is not None:
+            stack.callback(clock.CLOCK.reset, clock.CLOCK.set(process.virtual.stamp))
+            stack.callback(entropy.ENTROPY.reset, entropy.ENTROPY.set(process.random))
         yield
-    finally:
-        clock.CLOCK.reset(stamp)
-        entropy.ENTROPY.reset(random)
 
 
-def _settings(
-    config: RunConfig, namespace: Namespace, virtual: clock.VirtualClock | None
-) -> Settings:
-    return Settings(
-        arguments=[argument.encode() for argument in config.arguments],
-        environment=[f"{key}={value}".encode() for key, value in config.environment.items()],
-        random=entropy.ENTROPY.get() if virtual is None else entropy.seeded(config.seed),
-        virtual=virtual,
-        device=namespace.device,
-        output_limit=config.output,
-        timeout=config.timeout,
-        cancellation=config.cancellation,
-    )
-
-
-def _files(
-    config: RunConfig, namespace: Namespace, outputs: tuple[Output, Output]
-) -> DescriptorTable:
-    """Makes the standard streams, and the directories that are open from the start."""
-    files = DescriptorTable()
-    given = config.stdin
-    stdin = given if isinstance(given, Handle) else InputBytes(given)
-    files[0] = Descriptor.of_stream(stdin, writing=False)
-    files[1] = Descriptor.of_stream(outputs[0], writing=True)
-    files[2] = Descriptor.of_stream(outputs[1], writing=True)
-    for name, path in config.preopens.items():
-        root = namespace.attach()
-        node = root if path == "/" else find(root, path.strip("/") or ".")
-        if node.kind is not Kind.DIRECTORY:
-            raise ModuleError(f"{path} can not be open from the start: it is no directory")
-        directory = Descriptor.directory(node, path.strip("/"))
-        directory.preopen = name.encode()
-        files.add(directory)
-    return files
-
-
-def _result(
-    process: Process,
-    outcome: Outcome,
-    config: RunConfig,
-    outputs: tuple[Output, Output],
-    seconds: float,
-) -> RunResult:
+def _result(process: Process, outcome: Outcome) -> RunResult:
     code, reason, message, trap_code = _end(process.stop, outcome)
-    return RunResult(
+    result = RunResult(
         exit_code=code,
         reason=reason,
         message=message,
         trap_code=trap_code,
-        stdout=bytes(outputs[0].data),
-        stderr=bytes(outputs[1].data),
-        truncated=any(output.total > config.keep_output for output in outputs),
         fuel=outcome.fuel,
         host_calls=process.host_calls,
-        bytes_read=process.bytes_read,
-        bytes_written=process.bytes_written,
-        wall_time=seconds,
-        files_written=tuple(sorted(process.written)),
+        wall_time=(time.monotonic_ns() - process.started) / 1e9,
     )
+    if process.outputs is not None:
+        stdout, stderr = process.outputs
+        result.stdout, result.stderr = bytes(stdout.data), bytes(stderr.data)
+        result.truncated = max(stdout.total, stderr.total) > process.config.keep_output
+        result.bytes_read, result.bytes_written = process.bytes_read, process.bytes_written
+        result.files_written = tuple(sorted(process.written))
+    return result
 
 
 def _end(stop: BaseException | None, outcome: Outcome) -> tuple[int, Reason, str, str]:

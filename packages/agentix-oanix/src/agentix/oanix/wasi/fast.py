@@ -14,61 +14,64 @@ import wasmtime
 from wasmtime import _bindings
 from wasmtime import _ffi as ffi
 
-from agentix.oanix.errors import Code, FsError, from_os_error
+from agentix.oanix.run import RunConfig
 from agentix.oanix.stop import Halt
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.outcome import Limits, Outcome, function_type
-from agentix.oanix.wasi.process import Process
+from agentix.oanix.wasi.outcome import ENDLESS, NEVER, Outcome, Wrap, function_type, unchanged
+from agentix.oanix.wasi.process import NO_MEMORY, Process
 
 __all__ = ["FastSlot", "Prepared"]
 
 _LIBRARY: Any = _bindings.dll  # type: ignore[attr-defined]
-POINTER = ctypes.c_void_p
-CALLBACK = ctypes.CFUNCTYPE(ctypes.c_size_t, POINTER, POINTER, POINTER, ctypes.c_size_t)
+CALLBACK = ctypes.CFUNCTYPE(
+    ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+)
 EPOCH_CALLBACK = ctypes.CFUNCTYPE(
-    ctypes.c_size_t, POINTER, POINTER, ctypes.POINTER(ctypes.c_uint64), POINTER
+    ctypes.c_size_t,
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_void_p),
 )
 SLOT = {"i": "I12x", "I": "Q8x"}
 MAX_VIEWS = 256
-NEVER = 1 << 62
-HOST_TRAP = ffi.wasmtime_trap_code_enum.WASMTIME_TRAP_CODE_INTERRUPT.value
+HOST_TRAP = ctypes.c_uint8(ffi.wasmtime_trap_code_enum.WASMTIME_TRAP_CODE_INTERRUPT.value)
+
+_pointer: Callable[[int], Any] = ctypes.c_void_p.from_param
+_number: Callable[[int], Any] = ctypes.c_uint64.from_param
 
 
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """Gives a function of the C interface with types of its own."""
+def _function(name: str, result: Any = ctypes.c_void_p) -> Any:
+    """Gives a function of the C interface.
+
+    It takes whole C values only, made by `_pointer` and `_number` as seldom as can be: ctypes
+    converts Python's own slowly, and to 32 bits.
+    """
     function = _LIBRARY[name]
-    function.restype, function.argtypes = result, list(arguments)
+    function.restype = result
     return function
 
 
-_BYTES, _SIZE = ctypes.c_char_p, ctypes.c_size_t
-define = _function(
-    "wasmtime_linker_define_func_unchecked",
-    *(POINTER, POINTER, _BYTES, _SIZE, _BYTES, _SIZE, POINTER, CALLBACK, POINTER, POINTER),
-)
-store_new = _function("wasmtime_store_new", POINTER, POINTER, POINTER, POINTER)
-store_context = _function("wasmtime_store_context", POINTER, POINTER)
-store_delete = _function("wasmtime_store_delete", None, POINTER)
-store_limiter = _function("wasmtime_store_limiter", None, POINTER, *(ctypes.c_int64,) * 5)
-set_fuel = _function("wasmtime_context_set_fuel", POINTER, POINTER, ctypes.c_uint64)
-get_fuel = _function("wasmtime_context_get_fuel", POINTER, POINTER, POINTER)
-set_deadline = _function("wasmtime_context_set_epoch_deadline", None, POINTER, ctypes.c_uint64)
-set_epoch_callback = _function(
-    "wasmtime_store_epoch_deadline_callback", None, POINTER, EPOCH_CALLBACK, POINTER, POINTER
-)
-instantiate = _function("wasmtime_instance_pre_instantiate", POINTER, *(POINTER,) * 4)
-export_get = _function(
-    "wasmtime_instance_export_get", ctypes.c_bool, POINTER, POINTER, _BYTES, _SIZE, POINTER
-)
-call = _function("wasmtime_func_call_unchecked", *(POINTER,) * 4, _SIZE, POINTER)
-caller_context = _function("wasmtime_caller_context", POINTER, POINTER)
-caller_export = _function(
-    "wasmtime_caller_export_get", ctypes.c_bool, POINTER, _BYTES, _SIZE, POINTER
-)
-memory_size = _function("wasmtime_memory_data_size", _SIZE, POINTER, POINTER)
-memory_data = _function("wasmtime_memory_data", POINTER, POINTER, POINTER)
-trap_new_code = _function("wasmtime_trap_new_code", POINTER, ctypes.c_uint8)
-error_new = _function("wasmtime_error_new", POINTER, _BYTES)
+define = _function("wasmtime_linker_define_func_unchecked")
+store_new = _function("wasmtime_store_new")
+store_context = _function("wasmtime_store_context")
+store_delete = _function("wasmtime_store_delete", None)
+store_limiter = _function("wasmtime_store_limiter", None)
+set_fuel = _function("wasmtime_context_set_fuel")
+get_fuel = _function("wasmtime_context_get_fuel")
+set_deadline = _function("wasmtime_context_set_epoch_deadline", None)
+set_epoch_callback = _function("wasmtime_store_epoch_deadline_callback", None)
+instantiate = _function("wasmtime_instance_pre_instantiate")
+export_get = _function("wasmtime_instance_export_get", ctypes.c_bool)
+call = _function("wasmtime_func_call_unchecked")
+caller_context = _function("wasmtime_caller_context")
+caller_export = _function("wasmtime_caller_export_get", ctypes.c_bool)
+memory_size = _function("wasmtime_memory_data_size", ctypes.c_size_t)
+memory_data = _function("wasmtime_memory_data")
+trap_new_code = _function("wasmtime_trap_new_code", ctypes.c_size_t)
+error_new = _function("wasmtime_error_new", ctypes.c_size_t)
+
+START = ctypes.c_char_p(b"_start"), _number(6)
+MEMORY = ctypes.c_char_p(b"memory"), _number(6)
+NO_FUEL_LIMIT, NO_DEADLINE, NEXT_TICK, ZERO = map(_number, (ENDLESS, NEVER, 1, 0))
+UNLIMITED = _number((1 << 64) - 1)
 
 
 class Prepared:
@@ -90,61 +93,70 @@ class FastSlot:
         wrap: Is given each function with its name, and gives the one that is called.
     """
 
-    def __init__(
-        self,
-        engine: wasmtime.Engine,
-        process: Process,
-        wrap: Callable[[str, Callable[..., int]], Callable[..., int]] = lambda _, function: (
-            function
-        ),
-    ) -> None:
+    def __init__(self, engine: wasmtime.Engine, process: Process, wrap: Wrap = unchanged) -> None:
         self.process = process
         self._engine = engine
         self._engine_address = _address(engine)
         self._linker = wasmtime.Linker(engine)
         self._alive: list[object] = []
         self._epoch = EPOCH_CALLBACK(self._at_epoch)
-        self._instance, self._trap = ffi.wasmtime_instance_t(), POINTER()
+        self._instance, self._trap = ffi.wasmtime_instance_t(), ctypes.c_void_p()
         self._export, self._fuel = ffi.wasmtime_extern_t(), ctypes.c_uint64()
+        self._instance_place = ctypes.byref(self._instance)
+        self._trap_place = ctypes.byref(self._trap)
+        self._export_place = ctypes.byref(self._export)
+        self._function_place = ctypes.byref(self._export.of)
+        self._fuel_place = ctypes.byref(self._fuel)
+        self._mapping = Mapping()
         for name, signature in abi.SIGNATURES.items():
-            function = getattr(process, name)
-            self._define(name, signature, function if wrap is None else wrap(name, function))
+            self._define(name, signature, wrap(name, getattr(process, name)))
 
     def prepare(self, module: wasmtime.Module) -> Prepared:
         """Joins a module with the functions."""
         return Prepared(self._linker.instantiate_pre(module))
 
-    def run(self, prepared: Prepared, limits: Limits) -> Outcome:
+    def run(self, prepared: Prepared, config: RunConfig) -> Outcome:
         """Runs a program from a new instance to its end."""
-        store = store_new(self._engine_address, None, None)
-        context = store_context(store)
+        store = _pointer(store_new(self._engine_address, None, None))
         try:
-            if limits.memory is not None:
-                store_limiter(store, limits.memory, -1, -1, -1, -1)
-            set_fuel(context, limits.fuel)
-            if limits.watched:
+            context = _pointer(store_context(store))
+            fuel = config.fuel
+            set_fuel(context, NO_FUEL_LIMIT if fuel is None else _number(fuel))
+            if config.memory is not None:
+                rest = UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED
+                store_limiter(store, _number(config.memory), *rest)
+            if config.watched:
                 set_epoch_callback(store, self._epoch, None, None)
-            set_deadline(context, 1 if limits.watched else NEVER)
+                set_deadline(context, NEXT_TICK)
+            else:
+                set_deadline(context, NO_DEADLINE)
             outcome = self._start(context, prepared.address)
-            get_fuel(context, ctypes.byref(self._fuel))
-            outcome.fuel = limits.fuel - self._fuel.value
+            get_fuel(context, self._fuel_place)
+            outcome.fuel = (ENDLESS if fuel is None else fuel) - self._fuel.value
             return outcome
         finally:
             store_delete(store)
 
-    def _start(self, context: int, prepared: int) -> Outcome:
-        trap, export = self._trap, self._export
-        trap.value = None
-        place, trap_place = ctypes.byref(self._instance), ctypes.byref(trap)
-        error = instantiate(prepared, context, place, trap_place)
-        if error or trap:
-            return Outcome(started=False, error=_error(error), trap=_trap(trap))
-        if not export_get(context, place, b"_start", 6, ctypes.byref(export)):
-            return Outcome(started=False, error=wasmtime.WasmtimeError("no export named _start"))
-        if _kind(export) != ffi.WASMTIME_EXTERN_FUNC.value:
-            return Outcome(started=False, error=wasmtime.WasmtimeError("_start is no function"))
-        error = call(context, ctypes.addressof(export.of), None, 0, trap_place)
-        return Outcome(started=True, error=_error(error), trap=_trap(trap))
+    def _start(self, context: Any, prepared: Any) -> Outcome:
+        instance, trap = self._instance_place, self._trap_place
+        error = instantiate(prepared, context, instance, trap)
+        if error or self._trap:
+            return Outcome(False, _error(error), self._taken_trap())
+        if not export_get(context, instance, *START, self._export_place):
+            return Outcome(False, wasmtime.WasmtimeError("no export named _start"))
+        if _kind(self._export) != ffi.WASMTIME_EXTERN_FUNC.value:
+            return Outcome(False, wasmtime.WasmtimeError("_start is no function"))
+        error = call(context, self._function_place, None, ZERO, trap)
+        if error or self._trap:
+            return Outcome(True, _error(error), self._taken_trap())
+        return Outcome(True)
+
+    def _taken_trap(self) -> wasmtime.Trap | None:
+        address, self._trap.value = self._trap.value, None
+        if not address:
+            return None
+        place = ctypes.cast(address, ctypes.POINTER(ffi.wasm_trap_t))
+        return wasmtime.Trap._from_ptr(place)
 
     def _define(self, name: str, signature: str, function: Callable[..., int]) -> None:
         kind = function_type(name)
@@ -152,7 +164,9 @@ class FastSlot:
         self._alive += [kind, raw]
         module, field = abi.MODULE.encode(), name.encode()
         failed = define(
-            *(_address(self._linker), module, len(module), field, len(field)),
+            _address(self._linker),
+            *(ctypes.c_char_p(module), _number(len(module))),
+            *(ctypes.c_char_p(field), _number(len(field))),
             *(_address(kind), raw, None, None),
         )
         if failed:
@@ -162,7 +176,7 @@ class FastSlot:
         self, signature: str, function: Callable[..., int]
     ) -> Callable[[int, int, int, int], int]:
         """Makes the C function: it unpacks the slots, calls, and puts the result into the first."""
-        process = self.process
+        process, mapping = self.process, self._mapping
         unpack = Struct("<" + "".join(SLOT[letter] for letter in signature)).unpack_from
         slots_type = ctypes.c_ubyte * (16 * max(1, len(signature)))
         views: dict[int, tuple[memoryview, memoryview]] = {}
@@ -174,17 +188,14 @@ class FastSlot:
             process.host_calls += 1
             try:
                 if process.size < 0:
-                    _bind_memory(process, caller)
+                    mapping.take(caller)
+                    process.bind(mapping.remap)
                 found[1][0] = function(*unpack(found[0]))
-            except FsError as error:
-                found[1][0] = error.code
-            except OSError as error:
-                found[1][0] = from_os_error(error).code
-            except MemoryError:
-                found[1][0] = Code.NOMEM
             except BaseException as error:
-                process.stop = error
-                return int(trap_new_code(HOST_TRAP))
+                number = process.failed(error)
+                if number is None:
+                    return int(trap_new_code(HOST_TRAP))
+                found[1][0] = number
             return 0
 
         return callback
@@ -195,7 +206,7 @@ class FastSlot:
             self.process.check_stopped()
         except Halt as halt:
             self.process.stop = halt
-            return int(error_new(b"stopped"))
+            return int(error_new(ctypes.c_char_p(b"stopped")))
         delta[0] = 1
         return 0
 
@@ -211,31 +222,44 @@ def _views(
     return views[slots]
 
 
-def _bind_memory(process: Process, caller: int) -> None:
-    """Lets a process see the memory of the program that calls it."""
-    context, item = caller_context(caller), ffi.wasmtime_extern_t()
-    process.size = 0
-    if not caller_export(caller, b"memory", 6, ctypes.byref(item)):
-        return
-    if _kind(item) != ffi.WASMTIME_EXTERN_MEMORY.value:
-        return
-    memory = ffi.wasmtime_memory_t.from_buffer_copy(item.of.memory)
-    place = ctypes.byref(memory)
+class Mapping:
+    """Where the memory of the program that runs lies."""
 
-    def remap() -> memoryview:
-        size = memory_size(context, place)
+    def __init__(self) -> None:
+        self._context: Any = None
+        self._export = ffi.wasmtime_extern_t()
+        self._export_place = ctypes.byref(self._export)
+        self._memory_place = ctypes.byref(self._export.of)
+        self._views: dict[tuple[int, int], memoryview] = {}
+
+    def take(self, caller: int) -> None:
+        """Finds the memory of the program that calls, which may have none."""
+        address = _pointer(caller)
+        found = caller_export(address, *MEMORY, self._export_place)
+        if found and _kind(self._export) == ffi.WASMTIME_EXTERN_MEMORY.value:
+            self._context = _pointer(caller_context(address))
+        else:
+            self._context = None
+
+    def remap(self) -> memoryview:
+        """Gives a view of the whole memory; a pool has its memories at few addresses."""
+        if self._context is None:
+            return NO_MEMORY
+        size = memory_size(self._context, self._memory_place)
         if size == 0:
-            return memoryview(b"")
-        content = (ctypes.c_ubyte * size).from_address(memory_data(context, place))
-        return memoryview(content).cast("B")
+            return NO_MEMORY
+        place = memory_data(self._context, self._memory_place), size
+        found = self._views.get(place)
+        if found is None:
+            if len(self._views) >= MAX_VIEWS:
+                self._views.clear()
+            content = (ctypes.c_ubyte * size).from_address(place[0])
+            found = self._views[place] = memoryview(content).cast("B")
+        return found
 
-    process.remap = remap
-    process.memory = remap()
-    process.size = len(process.memory)
 
-
-def _address(managed: Any) -> int:
-    return int(ctypes.cast(managed.ptr(), POINTER).value or 0)
+def _address(managed: Any) -> Any:
+    return _pointer(ctypes.cast(managed.ptr(), ctypes.c_void_p).value or 0)
 
 
 def _error(address: int | None) -> wasmtime.WasmtimeError | None:
@@ -244,12 +268,6 @@ def _error(address: int | None) -> wasmtime.WasmtimeError | None:
     return wasmtime.WasmtimeError._from_ptr(
         ctypes.cast(address, ctypes.POINTER(ffi.wasmtime_error_t))
     )
-
-
-def _trap(trap: ctypes.c_void_p) -> wasmtime.Trap | None:
-    if not trap.value:
-        return None
-    return wasmtime.Trap._from_ptr(ctypes.cast(trap, ctypes.POINTER(ffi.wasm_trap_t)))
 
 
 def _kind(extern: Any) -> int:

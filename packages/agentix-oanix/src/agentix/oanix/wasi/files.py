@@ -239,7 +239,7 @@ class FileCalls(Process):
                 self.reach(out + 64)
             abi.FILESTAT.pack_into(self.memory, out, 0, fd, found.kind, 1, 0, 0, 0, 0)
             return 0
-        self.put_stat(out, node.stat(), self.settings.device(node))
+        self.put_stat(out, node.stat(), self.namespace.device(node))
         return 0
 
     def fd_filestat_set_size(self, fd: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""Outcome and Limits: what a slot is given for a run and gives back, by whichever path."""
+"""Outcome: what came of a call into WebAssembly, by whichever path."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,24 +7,16 @@ import wasmtime
 
 from agentix.oanix.wasi import abi
 
-__all__ = ["Limits", "Outcome", "Wrap", "function_type"]
+__all__ = ["ENDLESS", "NEVER", "Outcome", "Wrap", "function_type", "unchanged"]
+
+ENDLESS = (1 << 63) - 1
+"""The fuel of a run without a limit."""
+
+NEVER = 1 << 62
+"""Ticks of the engine that no run lives to see."""
 
 Wrap = Callable[[str, Callable[..., int]], Callable[..., int]]
 """Is given a function with its name, and gives the one that is called in its place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a run may use."""
-
-    fuel: int
-    """Units of fuel; about one an instruction."""
-    memory: int | None = None
-    """Bytes of memory."""
-    watched: bool = False
-    """The run has a deadline or can be cancelled, and looks at them once a tick."""
-    ticks: int = 1
-    """Ticks of the engine until the deadline, for the path that can not look."""
 
 
 @dataclass(slots=True)
@@ -39,6 +31,11 @@ class Outcome:
     """The program's trap."""
     fuel: int = 0
     """Units of fuel used."""
+
+
+def unchanged(name: str, function: Callable[..., int]) -> Callable[..., int]:
+    """Has a function called as it is."""
+    return function
 
 
 def function_type(name: str) -> wasmtime.FuncType:

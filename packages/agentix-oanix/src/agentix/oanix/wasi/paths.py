@@ -44,7 +44,7 @@ class PathCalls(Process):
         """Tells what is known about the file at a path."""
         base = self._base(fd, Rights.PATH_FILESTAT_GET)
         node = find(base, self.text(path, length), bool(flags & FOLLOW))
-        self.put_stat(out, node.stat(), self.settings.device(node))
+        self.put_stat(out, node.stat(), self.namespace.device(node))
         return 0
 
     def path_filestat_set_times(

@@ -74,7 +74,7 @@ class PollCalls(SystemCalls):
         clocks = [s.remaining for s in waiting if s.tag == CLOCK]
         handles = [(s.handle, s.tag == WRITE) for s in waiting if s.handle is not None]
         shortest = min(clocks, default=None)
-        virtual = self.settings.virtual
+        virtual = self.virtual
         if virtual is not None and shortest is not None:
             virtual.elapsed += shortest
         else:

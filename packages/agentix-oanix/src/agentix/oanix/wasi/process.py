@@ -5,15 +5,18 @@ import time
 from collections.abc import Callable, Sequence
 from struct import Struct
 
-from agentix.oanix import clock
-from agentix.oanix.errors import Code, FsError
+from agentix.oanix import clock, entropy
+from agentix.oanix.errors import Code, FsError, from_os_error
+from agentix.oanix.namespace import Namespace
 from agentix.oanix.node import Handle, OpenFlags, Stat
-from agentix.oanix.stop import Cancellation, Exit, Halt, Reason
+from agentix.oanix.run import RunConfig
+from agentix.oanix.stop import Exit, Halt, Reason
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable
+from agentix.oanix.wasi.standard import open_standard
 from agentix.oanix.wasi.stream import Output
 
-__all__ = ["Process", "Settings"]
+__all__ = ["Process"]
 
 NO_MEMORY = memoryview(b"")
 MAX_VECTORS = 1024
@@ -25,41 +28,8 @@ OPEN_FLAGS = tuple(
 )
 
 
-class Settings:
-    """What a run is given before it starts.
-
-    Args:
-        arguments: The program's name and its arguments.
-        environment: Environment variables.
-        random: Gives random bytes by their number.
-        virtual: The virtual clock; `None` for the machine's.
-        device: Gives the number of the service that holds a node.
-        output_limit: Bytes of standard output and error after which the run is stopped.
-        timeout: Seconds after which the run is stopped; `None` for no limit.
-        cancellation: Lets another thread stop the run.
-    """
-
-    def __init__(
-        self,
-        *,
-        arguments: Sequence[bytes],
-        environment: Sequence[bytes],
-        random: Callable[[int], bytes],
-        virtual: clock.VirtualClock | None,
-        device: Callable[..., int],
-        output_limit: int | None,
-        timeout: float | None,
-        cancellation: Cancellation | None,
-    ) -> None:
-        self.arguments = arguments
-        self.environment = environment
-        self.random = random
-        self.virtual = virtual
-        self.device = device
-        self.output_limit = output_limit
-        self.cancellation = cancellation
-        self.started = time.monotonic_ns()
-        self.deadline = None if timeout is None else time.monotonic() + timeout
+def _no_memory() -> memoryview:
+    return NO_MEMORY
 
 
 class Process:
@@ -68,38 +38,85 @@ class Process:
     def __init__(self) -> None:
         self.memory = NO_MEMORY
         self.size = -1
-        self.remap: Callable[[], memoryview] = lambda: NO_MEMORY
+        self.remap: Callable[[], memoryview] = _no_memory
         self.files = DescriptorTable()
-        self.settings: Settings = None  # type: ignore[assignment] # set by begin
+        self.outputs: tuple[Output, Output] | None = None
+        self.config = RunConfig()
+        self.namespace = Namespace()
+        self.virtual: clock.VirtualClock | None = None
+        self.random: Callable[[int], bytes] = entropy.ENTROPY.get()
         self.stop: BaseException | None = None
-        self.host_calls = 0
-        self.bytes_read = 0
-        self.bytes_written = 0
-        self.output_bytes = 0
+        self.started = 0
+        self.deadline: float | None = None
+        self.host_calls = self.bytes_read = self.bytes_written = self.output_bytes = 0
         self.written: set[str] = set()
 
-    def begin(self, settings: Settings, files: DescriptorTable) -> None:
+    def begin(self, config: RunConfig, namespace: Namespace) -> None:
         """Starts a run with nothing left of the one before."""
-        self.memory, self.size = NO_MEMORY, -1
-        self.files = files
-        self.settings = settings
-        self.stop = None
+        self.config = config
+        self.namespace = namespace
+        self.outputs = self.stop = None
         self.host_calls = self.bytes_read = self.bytes_written = self.output_bytes = 0
+        self.started = time.monotonic_ns()
+        timeout = config.timeout
+        self.deadline = None if timeout is None else self.started / 1e9 + timeout
+        if config.deterministic:
+            self.virtual, self.random = clock.VirtualClock(), entropy.seeded(config.seed)
+        else:
+            self.virtual, self.random = None, entropy.ENTROPY.get()
+
+    def bind(self, remap: Callable[[], memoryview]) -> None:
+        """Takes up memory, streams and directories; the first call of a run needs them.
+
+        Args:
+            remap: Gives a view of the program's memory as it is now.
+        """
+        config = self.config
         self.written = set()
+        self.outputs = (
+            Output(config.keep_output, config.stdout, 1),
+            Output(config.keep_output, config.stderr, 2),
+        )
+        self.files = open_standard(config, self.namespace, self.outputs)
+        self.remap = remap
+        self.memory = remap()
+        self.size = len(self.memory)
 
     def end(self) -> None:
         """Gives all open files back; the first error of a close is raised at the end."""
-        self.memory, self.size, self.remap = NO_MEMORY, -1, lambda: NO_MEMORY
-        errors = []
+        if self.size < 0:
+            return
+        self.memory, self.size, self.remap = NO_MEMORY, -1, _no_memory
         for descriptor in self.files.values():
             try:
                 if descriptor.handle is not None:
                     descriptor.handle.close()
             except FsError as error:
-                errors.append(error)
+                self.stop = self.stop or error
         self.files = DescriptorTable()
-        if errors and self.stop is None:
-            self.stop = errors[0]
+
+    def failed(self, error: BaseException) -> int | None:
+        """Gives the error number that a call's failure is to the program.
+
+        What is no failure of the call but the end of the run is noted, and has no number.
+        """
+        match error:
+            case FsError():
+                return error.code
+            case OSError():
+                return from_os_error(error).code
+            case MemoryError():
+                return Code.NOMEM
+        self.stop = error
+        return None
+
+    def arguments(self) -> list[bytes]:
+        """Gives the program's name and its arguments."""
+        return [argument.encode() for argument in self.config.arguments]
+
+    def environment(self) -> list[bytes]:
+        """Gives the environment variables, each with its value."""
+        return [f"{key}={value}".encode() for key, value in self.config.environment.items()]
 
     def reach(self, end: int) -> None:
         """Makes sure that memory has bytes up to an address, which may have grown meanwhile.
@@ -227,7 +244,7 @@ class Process:
         if address + 64 > self.size:
             self.reach(address + 64)
         times = found.accessed, found.modified, found.changed
-        virtual = self.settings.virtual
+        virtual = self.virtual
         if virtual is not None:
             times = virtual.visible(times[0]), virtual.visible(times[1]), virtual.visible(times[2])
         accessed, modified, changed = times
@@ -258,7 +275,7 @@ class Process:
         """
         if type(handle) is Output:
             self.output_bytes += count
-            limit = self.settings.output_limit
+            limit = self.config.output
             if limit is not None and self.output_bytes > limit:
                 raise Halt(Reason.OUTPUT, f"more than {limit} bytes of output")
 
@@ -268,10 +285,10 @@ class Process:
         Raises:
             Halt: It is.
         """
-        cancellation = self.settings.cancellation
+        cancellation = self.config.cancellation
         if cancellation is not None and cancellation.cancelled:
             raise Halt(Reason.CANCELLED, "cancelled")
-        deadline = self.settings.deadline
+        deadline = self.deadline
         if deadline is not None and time.monotonic() >= deadline:
             raise Halt(Reason.TIMEOUT, "the time is over")
 
@@ -286,14 +303,14 @@ class Process:
             Halt: The run was cancelled, or its time is over.
         """
         event = threading.Event()
-        cancellation = self.settings.cancellation
+        cancellation = self.config.cancellation
         undo = [handle.watch(event.set) for handle, _ in handles]
         if cancellation is not None:
             undo.append(cancellation.watch(event.set))
         try:
             while not any(handle.ready(writing) for handle, writing in handles):
                 self.check_stopped()
-                ends = [end for end in (until, self.settings.deadline) if end is not None]
+                ends = [end for end in (until, self.deadline) if end is not None]
                 remaining = min(ends) - time.monotonic() if ends else None
                 if until is not None and time.monotonic() >= until:
                     return

@@ -6,14 +6,14 @@ from typing import Any
 
 import wasmtime
 
-from agentix.oanix.errors import Code, FsError, from_os_error
+from agentix.oanix.engine import TICK
+from agentix.oanix.run import RunConfig
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.outcome import Limits, Outcome, function_type
+from agentix.oanix.wasi.outcome import ENDLESS, NEVER, Outcome, Wrap, function_type, unchanged
 from agentix.oanix.wasi.process import Process
 
 __all__ = ["PublicSlot"]
 
-NEVER = 1 << 62
 MASKS = {"i": (1 << 32) - 1, "I": (1 << 64) - 1}
 
 
@@ -28,36 +28,28 @@ class PublicSlot:
         wrap: Is given each function with its name, and gives the one that is called.
     """
 
-    def __init__(
-        self,
-        engine: wasmtime.Engine,
-        process: Process,
-        wrap: Callable[[str, Callable[..., int]], Callable[..., int]] = lambda _, function: (
-            function
-        ),
-    ) -> None:
+    def __init__(self, engine: wasmtime.Engine, process: Process, wrap: Wrap = unchanged) -> None:
         self.process = process
         self._engine = engine
         self._linker = wasmtime.Linker(engine)
         for name, signature in abi.SIGNATURES.items():
-            function = getattr(process, name)
-            adapted = self._adapted(
-                name, signature, function if wrap is None else wrap(name, function)
-            )
+            called = self._adapted(name, signature, wrap(name, getattr(process, name)))
             kind = function_type(name)
-            self._linker.define_func(abi.MODULE, name, kind, adapted, access_caller=True)
+            self._linker.define_func(abi.MODULE, name, kind, called, access_caller=True)
 
     def prepare(self, module: wasmtime.Module) -> wasmtime.InstancePre:
         """Joins a module with the functions."""
         return self._linker.instantiate_pre(module)
 
-    def run(self, prepared: wasmtime.InstancePre, limits: Limits) -> Outcome:
+    def run(self, prepared: wasmtime.InstancePre, config: RunConfig) -> Outcome:
         """Runs a program from a new instance to its end."""
         store = wasmtime.Store(self._engine)
-        if limits.memory is not None:
-            store.set_limits(memory_size=limits.memory)
-        store.set_fuel(limits.fuel)
-        store.set_epoch_deadline(limits.ticks if limits.watched else NEVER)
+        if config.memory is not None:
+            store.set_limits(memory_size=config.memory)
+        fuel = ENDLESS if config.fuel is None else config.fuel
+        store.set_fuel(fuel)
+        ticks = NEVER if config.timeout is None else int(config.timeout / TICK) + 2
+        store.set_epoch_deadline(ticks)
         outcome = Outcome(started=False)
         try:
             start = prepared.instantiate(store).exports(store)["_start"]
@@ -73,7 +65,7 @@ class PublicSlot:
             outcome.error = wasmtime.WasmtimeError("no export named _start")
         except _Stopped:
             pass
-        outcome.fuel = limits.fuel - store.get_fuel()
+        outcome.fuel = fuel - store.get_fuel()
         store.close()
         return outcome
 
@@ -87,17 +79,13 @@ class PublicSlot:
             process.host_calls += 1
             try:
                 if process.size < 0:
-                    _bind_memory(process, caller)
+                    process.bind(_mapping(caller))
                 return function(*(a & mask for a, mask in zip(arguments, masks, strict=True)))
-            except FsError as error:
-                return int(error.code)
-            except OSError as error:
-                return int(from_os_error(error).code)
-            except MemoryError:
-                return int(Code.NOMEM)
             except BaseException as error:
-                process.stop = error
-                raise _Stopped(name) from error
+                number = process.failed(error)
+                if number is None:
+                    raise _Stopped(name) from error
+                return number
 
         return adapted
 
@@ -106,12 +94,11 @@ class _Stopped(Exception):  # noqa: N818 - not an error
     """Carries the end of a run through wasmtime."""
 
 
-def _bind_memory(process: Process, caller: wasmtime.Caller) -> None:
-    """Lets a process see the memory of the program that calls it, while its calls last."""
-    process.size = 0
+def _mapping(caller: wasmtime.Caller) -> Callable[[], memoryview]:
+    """Gives what shows the memory of the program that calls, while its calls last."""
     memory = caller.get("memory")
     if not isinstance(memory, wasmtime.Memory):
-        return
+        return lambda: memoryview(b"")
 
     def remap() -> memoryview:
         size = memory.data_len(context)
@@ -121,6 +108,4 @@ def _bind_memory(process: Process, caller: wasmtime.Caller) -> None:
         return memoryview((ctypes.c_ubyte * size).from_address(base)).cast("B")
 
     context: Any = wasmtime._store.StoreContext(caller._context())
-    process.remap = remap
-    process.memory = remap()
-    process.size = len(process.memory)
+    return remap

@@ -72,9 +72,9 @@ def _contents(process: Process, name: str, arguments: Sequence[int]) -> list[Reg
     """Gives the regions whose size depends on the call."""
     match name:
         case "args_get":
-            return _strings(process.settings.arguments, arguments)
+            return _strings(process.arguments(), arguments)
         case "environ_get":
-            return _strings(process.settings.environment, arguments)
+            return _strings(process.environment(), arguments)
         case "fd_read":
             return _vectors(process, arguments, _u32(process, arguments[3]))
         case "fd_pread":

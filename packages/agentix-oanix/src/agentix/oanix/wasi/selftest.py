@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import wasmtime
 
+from agentix.oanix.run import RunConfig
 from agentix.oanix.wasi.fast import FastSlot
-from agentix.oanix.wasi.outcome import Limits
 from agentix.oanix.wasi.process import Process
 from agentix.oanix.wasi.public import PublicSlot
 
@@ -67,7 +67,7 @@ def passes() -> bool:
         probe = _Probe()
         slot = kind(engine, probe)
         prepared: Any = slot.prepare(module)
-        outcome = slot.run(prepared, Limits(fuel=1000))
+        outcome = slot.run(prepared, RunConfig(fuel=1000))
         code = outcome.trap.trap_code if outcome.trap else None
         seen.append((probe.seen, probe.host_calls, outcome.fuel, outcome.started, code))
     return seen[0] == seen[1]

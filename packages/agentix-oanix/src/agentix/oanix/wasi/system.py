@@ -22,19 +22,19 @@ class SystemCalls(Process):
 
     def args_get(self, pointers: int, buffer: int) -> int:
         """Writes the arguments."""
-        return self._put_strings(self.settings.arguments, pointers, buffer)
+        return self._put_strings(self.arguments(), pointers, buffer)
 
     def args_sizes_get(self, count: int, size: int) -> int:
         """Gives the number of the arguments, and their bytes with the zero after each."""
-        return self._put_sizes(self.settings.arguments, count, size)
+        return self._put_sizes(self.arguments(), count, size)
 
     def environ_get(self, pointers: int, buffer: int) -> int:
         """Writes the environment."""
-        return self._put_strings(self.settings.environment, pointers, buffer)
+        return self._put_strings(self.environment(), pointers, buffer)
 
     def environ_sizes_get(self, count: int, size: int) -> int:
         """Gives the number of the variables, and their bytes with the zero after each."""
-        return self._put_sizes(self.settings.environment, count, size)
+        return self._put_sizes(self.environment(), count, size)
 
     def _put_strings(self, strings: Sequence[bytes], pointers: int, buffer: int) -> int:
         if pointers + 4 * len(strings) > self.size:
@@ -54,7 +54,7 @@ class SystemCalls(Process):
         """Gives a clock's resolution in nanoseconds."""
         if clock_id > THREAD_CPU:
             raise FsError(f"there is no clock {clock_id}", Code.INVAL)
-        virtual = self.settings.virtual is not None
+        virtual = self.virtual is not None
         self.put_u64(out, clock.VirtualClock.STEP if virtual else 1)
         return 0
 
@@ -68,21 +68,21 @@ class SystemCalls(Process):
 
     def time(self, clock_id: int) -> int:
         """Gives a clock's time in nanoseconds; those of the processor count from the start."""
-        virtual = self.settings.virtual
+        virtual = self.virtual
         if clock_id == REALTIME:
             return time.time_ns() if virtual is None else virtual.realtime()
         if clock_id > THREAD_CPU:
             raise FsError(f"there is no clock {clock_id}", Code.INVAL)
         if virtual is not None:
             return virtual.monotonic()
-        return time.monotonic_ns() - self.settings.started
+        return time.monotonic_ns() - self.started
 
     def random_get(self, buffer: int, length: int) -> int:
         """Writes random bytes."""
         target = self.span(buffer, length)
         for start in range(0, length, RANDOM_PIECE):
             piece = target[start : start + RANDOM_PIECE]
-            piece[:] = self.settings.random(len(piece))
+            piece[:] = self.random(len(piece))
         return 0
 
     def sched_yield(self) -> int:
