@@ -1,0 +1,118 @@
+"""The templates of `agentix-namespace new`, rendered by cookiecutter."""
+
+import json
+import keyword
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from cookiecutter.generate import generate_files  # type: ignore[import-untyped]
+
+from agentix.errors import UsageError
+from agentix.manifest import AGENTIX_CLOSURE_ABI
+from agentix.version import VERSION
+
+__all__ = ["NewNamespace", "render"]
+
+TEMPLATES = Path(__file__).with_name("templates")
+SUFFIX = ".jinja"
+"""What the names of templates end in, so that no tool takes them for Python."""
+
+RESERVED = {"runtime", "test", "tests"}
+"""Names that a deployment, or a test runner, uses for something else."""
+
+FUNCTIONS = {"agent": "run", "dataset": "list_tasks, score, setup", "tool": "search"}
+"""The stubs of each kind, as they are imported."""
+
+
+@dataclass(frozen=True)
+class NewNamespace:
+    """What a template is filled with."""
+
+    slug: str
+    """The name for people, directories and images, such as `my-namespace`."""
+    module: str
+    """The name of the Python package in `agentix_namespaces`, such as `my_namespace`."""
+    kind: str = "tool"
+    """Which template."""
+    description: str = ""
+    """One line about it."""
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Folds a name: `My Namespace`, `my.namespace` and `my_namespace` are `my-namespace`.
+
+        Raises:
+            UsageError: What comes out can not be the name of a Python package, or is reserved.
+        """
+        slug = re.sub(r"[-_. ]+", "-", name).lower()
+        module = slug.replace("-", "_")
+        if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module):
+            raise UsageError(
+                f"{name!r} can not be the name of a Python package: use the letters a to z, digits"
+                " and single dashes, beginning with a letter and not ending with a dash"
+            )
+        if keyword.iskeyword(module) or keyword.issoftkeyword(module) or module in RESERVED:
+            raise UsageError(f"the name {name!r} is reserved: choose another one")
+        return cls(slug, module)
+
+    def described(self, kind: str, description: str) -> Self:
+        """Gives the same namespace with a kind and a description."""
+        return replace(self, kind=kind, description=" ".join(description.split()))
+
+    @property
+    def answers(self) -> dict[str, str]:
+        """The variables of the templates."""
+        return {
+            "slug": self.slug,
+            "module": self.module,
+            "kind": self.kind,
+            "description": self.description,
+            "quoted_description": json.dumps(self.description, ensure_ascii=False),
+            "sentence": self.description.replace("\\", "\\\\").replace('"', '\\"'),
+            "functions": FUNCTIONS[self.kind],
+            "function": FUNCTIONS[self.kind].partition(",")[0],
+            "abi": str(AGENTIX_CLOSURE_ABI),
+            "agentix_version": VERSION,
+        }
+
+
+def render(namespace: NewNamespace, into: Path) -> Path:
+    """Writes a namespace's directory, whole or not at all.
+
+    Args:
+        namespace: What to write.
+        into: The directory in which the new one is made; it is made too where it is missing.
+
+    Returns:
+        The new directory.
+
+    Raises:
+        UsageError: It is there already.
+    """
+    final = into / namespace.slug
+    if final.exists() or final.is_symlink():
+        raise UsageError(f"{final} is there already: choose another name, or remove it")
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=into) as rendering:
+        for part in ("common", namespace.kind):
+            generate_files(
+                TEMPLATES / part,
+                {"cookiecutter": namespace.answers},
+                rendering,
+                overwrite_if_exists=True,
+                accept_hooks=False,
+            )
+        rendered = Path(rendering, namespace.slug)
+        _take_off_suffixes(rendered)
+        rendered.rename(final)
+    return final
+
+
+def _take_off_suffixes(directory: Path) -> None:
+    """Gives files their own names; installers do not keep the mode of programs, so it is set."""
+    for path in sorted(directory.rglob(f"*{SUFFIX}")):
+        final = path.rename(path.with_suffix(""))
+        final.chmod(0o755 if final.parent.name == "bin" else 0o644)

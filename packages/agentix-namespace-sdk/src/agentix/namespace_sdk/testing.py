@@ -1,0 +1,139 @@
+"""What the tests of a namespace use: a runtime in their own process, and a look at stubs.
+
+The pytest plugin of this distribution offers the runtime as the fixture `mounted`.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agentix.dispatch import Dispatcher
+from agentix.errors import StubError
+from agentix.manifest import read_manifest
+
+__all__ = ["assert_stub_matches_impl", "mounted_runtime"]
+
+START_TIMEOUT = 30.0
+"""Seconds within which the runtime must accept calls on a busy machine."""
+
+
+def assert_stub_matches_impl(stub: Callable[..., Any], impl: Callable[..., Any]) -> None:
+    """Fails the test whose impl can not stand behind its stub.
+
+    The rule is that of `Dispatcher.bind`: the same parameters in name, kind, order and default,
+    an asynchronous generator where the stub streams and none where it does not, and annotations
+    that have a JSON form.
+
+    Args:
+        stub: A function of the namespace's package.
+        impl: What its `register()` binds to the stub.
+
+    Raises:
+        AssertionError: They do not match; the message names the function and the parameter.
+    """
+    try:
+        Dispatcher().bind(stub, impl)
+    except StubError as error:
+        raise AssertionError(str(error)) from error
+
+
+@contextmanager
+def mounted_runtime(*sources: Path) -> Iterator[str]:
+    """Serves source trees of namespaces by a real runtime in a thread of this process.
+
+    Calls cross a real socket, and impls run in this process: a debugger, coverage and
+    monkeypatching reach them.
+
+    Args:
+        sources: Directories with `manifest.json` and `agentix_namespaces/<name>/`.
+
+    Yields:
+        The URL to give to a `RuntimeClient`.
+
+    Raises:
+        ManifestError: A source tree has no valid manifest.
+    """
+    path = list(sys.path)
+    with tempfile.TemporaryDirectory(prefix="agentix-") as directory:
+        root = Path(directory)
+        for number, source in enumerate(sources):
+            _mount(source.absolute(), root / "mnt" / f"c{number}" / "entry")
+        thread = RuntimeThread(root)
+        try:
+            yield thread.start()
+        finally:
+            thread.stop()
+            sys.path[:] = path
+
+
+def _mount(source: Path, entry: Path) -> None:
+    """Lays a source tree out as a mount, by links, so that its modules keep their own paths."""
+    read_manifest(source / "manifest.json")
+    entry.mkdir(parents=True)
+    (entry / "manifest.json").symlink_to(source / "manifest.json")
+    (entry / "python").symlink_to(source)
+    if (source / "bin").is_dir():
+        (entry / "bin").symlink_to(source / "bin")
+
+
+class RuntimeThread:
+    """A runtime on an event loop of its own, which no test's loop can disturb.
+
+    Args:
+        root: The directory of its mounts, its workspace and its socket.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ready: Future[str] = Future()
+        self._stop: Callable[[], Any] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="agentix-runtime", daemon=True)
+
+    def start(self) -> str:
+        """Starts to serve, and gives the URL once calls are accepted."""
+        self._thread.start()
+        return self._ready.result(START_TIMEOUT)
+
+    def stop(self) -> None:
+        """Ends the calls under way, and returns once the thread has ended."""
+        self._stop()
+        self._thread.join(START_TIMEOUT)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            raise
+
+    async def _serve(self) -> None:
+        # Importing the runtime takes a while, which tests that call no fixture need not spend.
+        from agentix.runtime.app import create_app
+        from agentix.runtime.server import listen, serve_until, url_of
+        from agentix.runtime.settings import Settings
+
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._stop = lambda: loop.call_soon_threadsafe(stop.set)
+        settings = Settings(
+            bind_unix=self._root / "socket",
+            mount_root=self._root / "mnt",
+            upload_root=self._root / "workspace",
+        )
+        listener = listen(settings)
+        url = url_of(listener)
+        app = create_app(settings, on_ready=lambda: self._ready.set_result(url))
+        await serve_until(stop, app, listener)
+
+
+def image_of(source: Path) -> str:
+    """Names the image of a source tree, as builds do: `agentix/<name>:<version>`."""
+    manifest = json.loads((source / "manifest.json").read_bytes())
+    return f"agentix/{manifest['name']}:{manifest['version']}"
