@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from agentix.oanix.errors import (
     Code,
@@ -30,8 +31,7 @@ class Kind(IntEnum):
     SYMLINK = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """What is known about a file."""
 
     kind: Kind
@@ -50,8 +50,7 @@ class Stat:
     """Nanoseconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One name in a directory."""
 
     name: str

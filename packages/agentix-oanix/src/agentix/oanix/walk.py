@@ -24,6 +24,12 @@ MAX_LINKS = 40
 MAX_NAME = 255
 """Bytes of one component."""
 
+SHORT = MAX_NAME // 4
+"""Characters that are that many bytes at most."""
+
+SPECIAL = frozenset(("", ".", ".."))
+LINK = Kind.SYMLINK
+
 
 class Place(NamedTuple):
     """Where a path ends: a name in a directory, which may or may not be taken."""
@@ -52,10 +58,10 @@ def find(base: Node, path: str, follow: bool = True) -> Node:
         NotCapableError: The path is absolute or leads above `base`.
         FsError: LOOP: too many symbolic links. NAMETOOLONG: a component is over 255 bytes.
     """
-    place = locate(base, path, follow)
-    if place.node is None:
+    node = (_plain(base, path) or locate(base, path, follow)).node
+    if node is None:
         raise NotFoundError(path)
-    return place.node
+    return node
 
 
 def locate(base: Node, path: str, follow: bool = True) -> Place:
@@ -67,6 +73,9 @@ def locate(base: Node, path: str, follow: bool = True) -> Place:
         NotCapableError: The path is absolute or leads above `base`.
         FsError: LOOP, NAMETOOLONG, or INVAL for a path with a zero byte.
     """
+    plain = _plain(base, path)
+    if plain is not None:
+        return plain
     if not path:
         raise NotFoundError("the path is empty")
     if path[0] == "/":
@@ -77,6 +86,25 @@ def locate(base: Node, path: str, follow: bool = True) -> Place:
     directory = last in ("", ".", "..")
     place = _walk(base, path, follow or last == "", directory)
     return place._replace(name="") if last in (".", "..") else place
+
+
+def _plain(base: Node, path: str) -> Place | None:
+    """Walks a path of ordinary names, as most are; `None` where more is to be looked at."""
+    *above, last = path.split("/")
+    if last in SPECIAL or len(last) > SHORT or "\0" in path:
+        return None
+    parent = base
+    for name in above:
+        if name in SPECIAL or len(name) > SHORT:
+            return None
+        parent = parent.lookup(name)
+        if parent.kind is LINK:
+            return None
+    try:
+        node = parent.lookup(last)
+    except NotFoundError:
+        return Place(parent, last, None, False)
+    return None if node.kind is LINK else Place(parent, last, node, False)
 
 
 def _walk(base: Node, path: str, follow: bool, directory: bool) -> Place:
@@ -91,7 +119,7 @@ def _walk(base: Node, path: str, follow: bool, directory: bool) -> Place:
         node = _enter(way[-1], name, bool(ahead))
         if node is None:
             return Place(way[-1], name, None, directory)
-        if node.kind is Kind.SYMLINK and (ahead or follow):
+        if node.kind is LINK and (ahead or follow):
             links += 1
             ahead += _target(node, links, path)
             continue
@@ -108,7 +136,7 @@ def _components(path: str) -> list[str]:
 
 
 def _enter(parent: Node, name: str, more: bool) -> Node | None:
-    if len(name) > MAX_NAME // 4 and len(name.encode()) > MAX_NAME:
+    if len(name) > SHORT and len(name.encode()) > MAX_NAME:
         raise FsError(name, Code.NAMETOOLONG)
     try:
         return parent.lookup(name)

@@ -15,21 +15,18 @@ MAX_DESCRIPTORS = 1 << 16
 class Descriptor:
     """An open file, directory or stream of a program."""
 
-    __slots__ = (
-        "base",
-        "dirty",
-        "flags",
-        "handle",
-        "inheriting",
-        "kind",
-        "listing",
-        "node",
-        "parent",
-        "path",
-        "position",
-        "preopen",
-        "stream",
-    )
+    position = 0
+    """Where the next read or write is, in bytes."""
+    preopen: bytes | None = None
+    """The name of a directory that is open from the start."""
+    listing: list[Entry] | None = None
+    """The names of the directory when it was last listed from its beginning."""
+    parent: "Descriptor | None" = None
+    """The directory that the file was opened in."""
+    path = ""
+    """The path from there."""
+    dirty = False
+    """The file was changed through this descriptor."""
 
     def __init__(
         self,
@@ -46,13 +43,7 @@ class Descriptor:
         self.base = base
         self.inheriting = inheriting
         self.flags = flags
-        self.position = 0
         self.stream = handle is not None and handle.stream
-        self.preopen: bytes | None = None
-        self.listing: list[Entry] | None = None
-        self.parent: Descriptor | None = None
-        self.path = ""
-        self.dirty = False
 
     @classmethod
     def directory(cls, node: Node, path: str, inheriting: int = abi.ALL_RIGHTS) -> "Descriptor":
@@ -77,9 +68,7 @@ class Descriptor:
 class DescriptorTable(dict[int, Descriptor]):
     """A program's open files by number; the lowest free number is given out."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._lowest = FIRST
+    _lowest = FIRST
 
     def add(self, descriptor: Descriptor) -> int:
         """Gives a descriptor a number.

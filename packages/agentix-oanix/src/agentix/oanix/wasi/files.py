@@ -158,7 +158,8 @@ class FileCalls(Process):
 
     def fd_close(self, fd: int) -> int:
         """Gives a file back."""
-        self.descriptor(fd)
+        if fd not in self.files:
+            raise FsError(f"{fd} is not open", Code.BADF)
         handle = self.files.free(fd).handle
         if handle is not None:
             handle.close()
@@ -239,7 +240,7 @@ class FileCalls(Process):
                 self.reach(out + 64)
             abi.FILESTAT.pack_into(self.memory, out, 0, fd, found.kind, 1, 0, 0, 0, 0)
             return 0
-        self.put_stat(out, node.stat(), self.namespace.device(node))
+        self.put_stat(out, node)
         return 0
 
     def fd_filestat_set_size(self, fd: int, size: int) -> int:

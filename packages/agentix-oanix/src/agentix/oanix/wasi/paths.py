@@ -1,17 +1,26 @@
 """PathCalls: the functions of WASI preview 1 that work on a path (`path_*`)."""
 
 from agentix.oanix.errors import AlreadyExistsError, Code, FsError, NotAFileError, NotFoundError
-from agentix.oanix.node import Kind, Node
+from agentix.oanix.node import Kind, Node, OpenFlags
 from agentix.oanix.walk import Place, find, link, locate, move
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.abi import FdFlags, OFlags, Rights
 from agentix.oanix.wasi.descriptor import Descriptor
 from agentix.oanix.wasi.files import times
-from agentix.oanix.wasi.process import OPEN_FLAGS, Process
+from agentix.oanix.wasi.process import Process
 
 __all__ = ["PathCalls"]
 
 FOLLOW = 1
+DIRECTORY, SYMLINK = Kind.DIRECTORY, Kind.SYMLINK
+READ_WRITE = Rights.FD_READ | Rights.FD_WRITE
+OPEN_FLAGS = {
+    (read | write, truncate): OpenFlags(bool(read), bool(write), truncate=truncate)
+    for read in (0, Rights.FD_READ)
+    for write in (0, Rights.FD_WRITE)
+    for truncate in (False, True)
+}
+"""How a service opens a file for rights to read and write, and with its content dropped."""
 
 
 class PathCalls(Process):
@@ -20,14 +29,9 @@ class PathCalls(Process):
     They give 0 or raise `FsError` with the number that the program gets.
     """
 
-    def _base(self, fd: int, rights: int) -> Node:
-        node = self.directory(fd, rights).node
-        assert node is not None
-        return node
-
     def _place(self, fd: int, rights: int, path: int, length: int) -> Place:
         """Gives where a path ends, the last name's symbolic link not followed."""
-        return locate(self._base(fd, rights), self.text(path, length), follow=False)
+        return locate(self.base(fd, rights), self.text(path, length), follow=False)
 
     def _changed(self, fd: int, path: str) -> None:
         self.written.add(f"{self.files[fd].full_path()}/{path.strip('/')}")
@@ -42,16 +46,15 @@ class PathCalls(Process):
 
     def path_filestat_get(self, fd: int, flags: int, path: int, length: int, out: int) -> int:
         """Tells what is known about the file at a path."""
-        base = self._base(fd, Rights.PATH_FILESTAT_GET)
-        node = find(base, self.text(path, length), bool(flags & FOLLOW))
-        self.put_stat(out, node.stat(), self.namespace.device(node))
+        base = self.base(fd, Rights.PATH_FILESTAT_GET)
+        self.put_stat(out, find(base, self.text(path, length), flags & FOLLOW != 0))
         return 0
 
     def path_filestat_set_times(
         self, fd: int, lookup: int, path: int, length: int, accessed: int, modified: int, flags: int
     ) -> int:
         """Sets the times of the file at a path."""
-        base = self._base(fd, Rights.PATH_FILESTAT_SET_TIMES)
+        base = self.base(fd, Rights.PATH_FILESTAT_SET_TIMES)
         wanted = times(accessed, modified, flags)
         find(base, self.text(path, length), bool(lookup & FOLLOW)).set_times(*wanted)
         return 0
@@ -105,7 +108,7 @@ class PathCalls(Process):
             node = _make(directory, place, oflags)
         elif oflags & OFlags.EXCL and oflags & OFlags.CREAT:
             raise AlreadyExistsError(name)
-        if node.kind is Kind.DIRECTORY:
+        if node.kind is DIRECTORY:
             opened = _open_directory(directory, node, oflags, base)
         else:
             opened = _open_file(directory, node, oflags, base)
@@ -201,7 +204,7 @@ def _open_directory(directory: Descriptor, node: Node, oflags: int, base: int) -
 
 
 def _open_file(directory: Descriptor, node: Node, oflags: int, base: int) -> Descriptor:
-    if node.kind is Kind.SYMLINK:
+    if node.kind is SYMLINK:
         code = Code.NOTDIR if oflags & OFlags.DIRECTORY else Code.LOOP
         raise FsError("the path ends at a symbolic link", code)
     if oflags & OFlags.DIRECTORY:
@@ -210,8 +213,7 @@ def _open_file(directory: Descriptor, node: Node, oflags: int, base: int) -> Des
     truncate = bool(oflags & OFlags.TRUNC)
     if truncate and not directory.base & Rights.PATH_FILESTAT_SET_SIZE:
         raise FsError("files may not be truncated here", Code.NOTCAPABLE)
-    wanted = bool(rights & Rights.FD_READ) | bool(rights & Rights.FD_WRITE) << 1 | truncate << 2
-    handle = node.open(OPEN_FLAGS[wanted])
+    handle = node.open(OPEN_FLAGS[rights & READ_WRITE, truncate])
     if truncate:
         handle.resize(0)
     if handle.stream:

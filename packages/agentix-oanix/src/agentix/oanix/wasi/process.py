@@ -8,7 +8,7 @@ from struct import Struct
 from agentix.oanix import clock, entropy
 from agentix.oanix.errors import Code, FsError, from_os_error
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.node import Handle, OpenFlags, Stat
+from agentix.oanix.node import Handle, Node
 from agentix.oanix.run import RunConfig
 from agentix.oanix.stop import Exit, Halt, Reason
 from agentix.oanix.wasi import abi
@@ -22,10 +22,6 @@ NO_MEMORY = memoryview(b"")
 MAX_VECTORS = 1024
 MAX_PATH = 4096
 VECTORS = tuple(Struct(f"<{2 * count}I") for count in range(17))
-OPEN_FLAGS = tuple(
-    OpenFlags(read=bool(bits & 1), write=bool(bits & 2), truncate=bool(bits & 4))
-    for bits in range(8)
-)
 
 
 def _no_memory() -> memoryview:
@@ -223,6 +219,14 @@ class Process:
             raise FsError(f"{number} lacks a right", Code.NOTCAPABLE)
         return found.handle
 
+    def base(self, number: int, rights: int) -> Node:
+        """Gives an open directory that has all of some rights, for a path to start from."""
+        found = self.files.get(number)
+        if found is None or found.node is None or found.handle or rights & ~found.base:
+            found = self.directory(number, rights)
+        assert found.node is not None
+        return found.node
+
     def directory(self, number: int, rights: int) -> Descriptor:
         """Gives an open directory that has all of some rights.
 
@@ -239,26 +243,17 @@ class Process:
             raise FsError(f"{number} lacks a right", Code.NOTCAPABLE)
         return found
 
-    def put_stat(self, address: int, found: Stat, device: int) -> None:
+    def put_stat(self, address: int, node: Node) -> None:
         """Writes what is known about a file to memory."""
         if address + 64 > self.size:
             self.reach(address + 64)
-        times = found.accessed, found.modified, found.changed
-        virtual = self.virtual
-        if virtual is not None:
-            times = virtual.visible(times[0]), virtual.visible(times[1]), virtual.visible(times[2])
-        accessed, modified, changed = times
+        kind, ino, size, links, accessed, modified, changed = node.stat()
+        if self.virtual is not None:
+            accessed, modified, changed = map(self.virtual.visible, (accessed, modified, changed))
+        device = self.namespace.device(node)
         abi.FILESTAT.pack_into(
-            self.memory,
-            address,
-            device,
-            found.ino,
-            found.kind,
-            found.links,
-            found.size,
-            accessed,
-            modified,
-            changed,
+            *(self.memory, address, device, ino, kind),
+            *(links, size, accessed, modified, changed),
         )
 
     def note_written(self, descriptor: Descriptor) -> None:
