@@ -1,0 +1,130 @@
+"""Frames: what the pump and a worker say to each other on their socket.
+
+A call goes to the worker as a length and msgpack, which carries the payload's plain values. An
+answer comes back as a fixed header and bytes:
+
+    length (4 bytes) | call id (8 bytes) | outcome (1 byte) | content (length bytes)
+
+so the pump reads what a worker wrote without any parser. All numbers are big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+__all__ = [
+    "ANSWER_HEADER",
+    "AnswerReader",
+    "FrameError",
+    "Outcome",
+    "pack",
+    "pack_answer",
+    "pack_frame",
+    "unpack",
+]
+
+LENGTH = struct.Struct(">I")
+"""The header of a call."""
+
+ANSWER_HEADER = struct.Struct(">IQB")
+"""The header of an answer: length of the content, call id, outcome."""
+
+INTEGER = 1
+"""The msgpack extension type of an integer wider than 64 bits, in two's complement."""
+
+
+class FrameError(Exception):
+    """The other side broke the protocol."""
+
+
+class Outcome(IntEnum):
+    """What a worker says of a call."""
+
+    VALUE = 0
+    WRONG_TYPE = 1
+    RAISED = 2
+    OVERSIZED = 3
+    REFUSED = 4
+
+
+def _pack_wide(value: object) -> msgpack.ExtType:
+    if not isinstance(value, int):
+        raise TypeError(f"a {type(value).__name__} is not a plain value")
+    return msgpack.ExtType(INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+
+
+def _unpack_wide(code: int, data: bytes) -> int:
+    if code != INTEGER:
+        raise ValueError(f"msgpack extension {code} is not known")
+    return int.from_bytes(data, "big", signed=True)
+
+
+_packer = msgpack.Packer(default=_pack_wide)
+
+
+def pack(value: object) -> bytes:
+    """Gives a plain value as msgpack."""
+    body: bytes = _packer.pack(value)
+    return body
+
+
+def pack_frame(value: object) -> bytes:
+    """Gives a plain value as a length and msgpack."""
+    body = pack(value)
+    return LENGTH.pack(len(body)) + body
+
+
+def unpack(body: bytes) -> Any:
+    """Gives the value of msgpack.
+
+    Raises:
+        ValueError: It is not msgpack, or not of plain values.
+    """
+    return msgpack.unpackb(body, ext_hook=_unpack_wide)
+
+
+def pack_answer(call: int, outcome: Outcome, content: bytes) -> bytes:
+    """Gives an answer as bytes."""
+    return ANSWER_HEADER.pack(len(content), call, outcome) + content
+
+
+class AnswerReader:
+    """Cuts what a worker writes into answers.
+
+    Args:
+        limit: How many bytes the content of an answer may have.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """Takes what was read, and gives the answers that are whole: call id, outcome, content.
+
+        Raises:
+            FrameError: An answer is too large.
+        """
+        if not self._buffer and len(data) >= ANSWER_HEADER.size:
+            length, call, outcome = ANSWER_HEADER.unpack_from(data)
+            if len(data) == ANSWER_HEADER.size + length and length <= self._limit:
+                return [(call, outcome, data[ANSWER_HEADER.size :])]
+        self._buffer += data
+        return self._cut()
+
+    def _cut(self) -> list[tuple[int, int, bytes]]:
+        answers = []
+        while len(self._buffer) >= ANSWER_HEADER.size:
+            length, call, outcome = ANSWER_HEADER.unpack_from(self._buffer)
+            if length > self._limit:
+                raise FrameError(f"an answer of {length} bytes; {self._limit} are the most")
+            end = ANSWER_HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            answers.append((call, outcome, bytes(self._buffer[ANSWER_HEADER.size : end])))
+            del self._buffer[:end]
+        return answers

@@ -1,0 +1,139 @@
+"""Handlers that behave, and those that fail in the ordinary ways."""
+
+import asyncio
+import ctypes
+import os
+import sys
+
+from agentix.agentserver.metadata import HandlerMetadata
+from agentix.agentserver.xmlify import xmlify
+
+
+@xmlify
+class AddPayload:
+    """Two numbers."""
+
+    a: int = 0
+    b: int = 0
+
+
+@xmlify
+class Text:
+    """What to do, and with what."""
+
+    text: str = ""
+
+
+async def add(payload: AddPayload, metadata: HandlerMetadata) -> bytes:
+    return f"<result>{payload.a + payload.b}</result>".encode()
+
+
+memory: dict[str, list[int]] = {}
+
+
+async def remember(payload: AddPayload, metadata: HandlerMetadata) -> bytes:
+    """Answers everything that this process was ever given, by thread."""
+    memory.setdefault(metadata.thread_id, []).append(payload.a)
+    return repr(memory).encode()
+
+
+async def show_metadata(payload: Text, metadata: HandlerMetadata) -> bytes:
+    try:
+        metadata.own_name = "core"  # type: ignore[misc]
+    except AttributeError as error:
+        refused = type(error).__name__
+    return repr((sorted(vars(metadata)), metadata.thread_id, metadata.own_name, refused)).encode()
+
+
+async def measure(payload: Text, metadata: HandlerMetadata) -> bytes:
+    return f"{len(payload.text)} {len(payload.text.encode())}".encode()
+
+
+class Bytes(bytes):
+    """A subclass, which is not exactly bytes."""
+
+
+async def return_wrong(payload: Text, metadata: HandlerMetadata) -> object:
+    match payload.text:
+        case "None":
+            return None
+        case "str":
+            return "str"
+        case "int":
+            return 5
+        case "bytearray":
+            return bytearray(b"<x/>")
+        case "memoryview":
+            return memoryview(b"<x/>")
+        case "list":
+            return [b"x"]
+        case "subclass":
+            return Bytes(b"<x/>")
+        case _:
+            return b"<right/>"
+
+
+async def misbehave(payload: Text, metadata: HandlerMetadata) -> bytes:
+    match payload.text.split():
+        case ["raise"]:
+            raise RuntimeError("secret <db> password")
+        case ["exit-python"]:
+            sys.exit("secret")
+        case ["cancel"]:
+            raise asyncio.CancelledError
+        case ["cancel-task"]:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        case ["exit"]:
+            os._exit(1)
+        case ["segfault"]:
+            ctypes.string_at(0)
+        case ["allocate"]:
+            return bytes(10 * 1024**3)
+        case ["sleep"]:
+            await asyncio.sleep(3600)
+        case ["spin"]:
+            while True:
+                pass
+        case ["return", size]:
+            return b"x" * int(size)
+        case ["print", *words]:
+            print(*words)
+            print("to stderr", file=sys.stderr)
+        case ["flood", size]:
+            os.write(1, b"y" * 99 + b"\n")
+            sys.stdout.write("z" * int(size))
+    return b"<fine/>"
+
+
+waits: list[str] = []
+
+
+async def wait_in_background(payload: Text, metadata: HandlerMetadata) -> bytes:
+    """Starts a task that outlives the call; says what earlier ones have done."""
+
+    async def work() -> None:
+        for turn in range(1000):
+            waits.append(f"{payload.text}{turn}")
+            await asyncio.sleep(0)
+
+    waits.append(payload.text)
+    task = asyncio.create_task(work())
+    async with asyncio.timeout(5):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return repr(waits).encode()
+
+
+def synchronous(payload: AddPayload, metadata: HandlerMetadata) -> bytes:
+    return b"<x/>"
+
+
+async def only_payload(payload: AddPayload) -> bytes:
+    return b"<x/>"
+
+
+async def defaulted(payload: AddPayload, metadata: HandlerMetadata | None = None) -> bytes:
+    return b"<x/>"
