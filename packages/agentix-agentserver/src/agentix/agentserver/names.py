@@ -1,0 +1,90 @@
+"""Names: of listeners, of the root tags that are derived from them, and of threads."""
+
+import re
+import uuid
+
+from agentix.agentserver.errors import RegistrationError
+
+__all__ = [
+    "RESERVED",
+    "check_listener_name",
+    "is_ncname",
+    "is_thread_id",
+    "listener_namespace",
+    "new_thread_id",
+    "root_tag",
+]
+
+RESERVED = ("core", "system", "dummy")
+"""Names that are the pump's own, and so the first segment of no listener's name."""
+
+LONGEST_NAME = 200
+"""Characters of a listener's or a class's name, so that a name fits into a file name and a log."""
+
+START = (
+    "A-Z_a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c-\u200d"
+    "\u2070-\u218f\u2c00-\u2fef\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
+)
+NCNAME = re.compile(f"[{START}][{START}\\-.0-9\u00b7\u0300-\u036f\u203f-\u2040]*")
+"""Namespaces in XML 1.0, production 4."""
+
+THREAD_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+"""RFC 9562: a version 4 UUID in its canonical, lower-case form."""
+
+
+def is_ncname(text: str) -> bool:
+    """Tells whether a text is an XML name without a colon, of a length that is allowed."""
+    return len(text) <= LONGEST_NAME and NCNAME.fullmatch(text) is not None
+
+
+def check_listener_name(name: str) -> None:
+    """Checks that a listener may have a name: segments joined by dots, each an XML name.
+
+    Raises:
+        RegistrationError: It may not; the message names it and says why.
+    """
+    segments = name.split(".")
+    if len(name) > LONGEST_NAME or not all(is_ncname(segment) for segment in segments):
+        raise RegistrationError(
+            f"{name[:LONGEST_NAME]!r} is no listener name: it takes XML names joined by dots, such "
+            f"as 'calculator.add', and at most {LONGEST_NAME} characters"
+        )
+    if segments[0].lower() in RESERVED:
+        raise RegistrationError(
+            f"{name!r} is no listener name: {', '.join(RESERVED)} are reserved for the pump"
+        )
+
+
+def root_tag(listener: str, class_name: str) -> str:
+    """Derives the root tag by which payloads find their listener.
+
+    Args:
+        listener: The registered name, such as `calculator.add`.
+        class_name: The name of the payload class, such as `AddPayload`.
+
+    Returns:
+        Both in lower case, joined by a dot: `calculator.add.addpayload`.
+
+    Raises:
+        RegistrationError: The listener may not have that name, or the two make no XML name.
+    """
+    check_listener_name(listener)
+    root = f"{listener}.{class_name}".lower()
+    if "." in class_name or not all(is_ncname(segment) for segment in root.split(".")):
+        raise RegistrationError(f"{listener!r} and {class_name!r} make no root tag: {root!r}")
+    return root
+
+
+def listener_namespace(listener: str) -> str:
+    """Gives the XML namespace that is a listener's own, accepted beside no namespace at all."""
+    return f"https://xml-pipeline.org/ns/listener/{listener.lower()}/v1"
+
+
+def is_thread_id(text: str) -> bool:
+    """Tells whether a text is a thread's id: a canonical, lower-case UUID of version 4."""
+    return THREAD_ID.fullmatch(text) is not None
+
+
+def new_thread_id() -> str:
+    """Makes a thread's id."""
+    return str(uuid.uuid4())

@@ -1,0 +1,81 @@
+"""PayloadCodec: everything that the pump knows about one kind of payload."""
+
+from lxml import etree
+from lxml.etree import _Element as Element
+
+from agentix.agentserver.errors import PayloadError
+from agentix.agentserver.payload.decode import decoder
+from agentix.agentserver.payload.encode import encoder
+from agentix.agentserver.payload.example import example
+from agentix.agentserver.payload.kinds import Plain, RecordType
+from agentix.agentserver.payload.prompt import prompt
+from agentix.agentserver.payload.schema import compile_schema, schema
+
+__all__ = ["PayloadCodec"]
+
+
+class PayloadCodec:
+    """The schema, the decoder, the encoder, the example and the prompt of a payload.
+
+    Args:
+        root: The root tag, as `names.root_tag` derives it.
+        record: The description of the payload class.
+
+    Raises:
+        RegistrationError: No schema can be made.
+    """
+
+    __slots__ = ("_decode", "_encode", "_schema", "record", "root", "xsd")
+
+    def __init__(self, root: str, record: RecordType) -> None:
+        self.root = root
+        self.record = record
+        self.xsd = schema(root, record)
+        """The schema: canonical bytes, the same for the same record."""
+        self._schema = compile_schema(self.xsd)
+        self._decode = decoder(record)
+        self._encode = encoder(root, record)
+
+    def validate(self, element: Element) -> bool:
+        """Tells whether the schema accepts an element, in place wherever it is in its tree.
+
+        Elements of the listener's own namespace are taken out of it first; they count the same.
+        """
+        try:
+            return self._schema.validate(element)
+        except etree.LxmlError:  # a tree that no parser of ours makes
+            return False
+
+    def decode(self, element: Element) -> Plain:
+        """Reads the plain values of an element that `validate` accepted.
+
+        Raises:
+            PayloadError: Python has no value for what the schema allows, such as an integer of
+                5,000 digits.
+        """
+        plain: Plain = self._decode(element)
+        return plain
+
+    def encode(self, plain: Plain) -> Element:
+        """Writes plain values as an element.
+
+        Raises:
+            PayloadError: They have no valid XML form.
+        """
+        element = self._encode(plain)
+        if not self.validate(element):
+            raise PayloadError(f"{self.root}: the schema refuses {plain!r:.200}")
+        return element
+
+    def example(self) -> str:
+        """Gives a valid payload, in one line."""
+        return etree.tostring(self._encode(example(self.record)), encoding="unicode")
+
+    def prompt(self, name: str, description: str) -> str:
+        """Tells a language model how to call the listener.
+
+        Args:
+            name: The listener's registered name.
+            description: What it does, in the words of the organism.
+        """
+        return prompt(name, description, self.record, self.example())

@@ -1,0 +1,216 @@
+"""Describing a payload class: what its annotations say, without lxml."""
+
+import dataclasses
+import datetime
+import types
+import typing
+from collections.abc import Iterator
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, NewType, Union, get_args, get_origin
+
+from agentix.agentserver.errors import RegistrationError
+from agentix.agentserver.names import is_ncname
+from agentix.agentserver.payload.documentation import documentation
+from agentix.agentserver.payload.kinds import (
+    CONTROL,
+    Atom,
+    BooleanType,
+    BytesType,
+    DateTimeType,
+    DateType,
+    DecimalType,
+    EnumType,
+    Field,
+    FieldType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LiteralType,
+    MapType,
+    OptionalType,
+    RecordType,
+    TextType,
+    from_data,
+    to_data,
+)
+from agentix.agentserver.xmlify import is_xmlified
+
+__all__ = ["describe_record", "enum_spellings", "field_hints", "split_optional"]
+
+SIMPLE: dict[object, FieldType] = {
+    int: IntegerType(),
+    str: TextType(),
+    float: FloatType(),
+    bool: BooleanType(),
+    Decimal: DecimalType(),
+    datetime.date: DateType(),
+    datetime.datetime: DateTimeType(),
+    bytes: BytesType(),
+}
+
+SUPPORTED = (
+    "a field may be int, str, float, bool, Decimal, date, datetime, bytes, Literal[...], an Enum, "
+    "list[T], dict[str, T], another dataclass, or T | None"
+)
+
+
+def describe_record(cls: type) -> RecordType:
+    """Describes a payload class.
+
+    Args:
+        cls: A dataclass marked with `@xmlify`.
+
+    Raises:
+        RegistrationError: It is not marked, or a field is of a type that has no XML form; the
+            message names the class, the field and the reason.
+    """
+    if not isinstance(cls, type) or not is_xmlified(cls):
+        raise RegistrationError(f"{cls!r} is no payload class: put @xmlify above it")
+    return from_data(to_data(record_type(cls, ())))
+
+
+def record_type(cls: type, outer: tuple[type, ...]) -> RecordType:
+    """Describes a dataclass, given those that it is nested in."""
+    if cls in outer:
+        raise RegistrationError(f"{cls.__name__} contains itself; no finite schema can say that")
+    docs = documentation(cls)
+    fields = tuple(
+        describe_field(cls, field, hint, docs.get(field.name, ""), (*outer, cls))
+        for field, hint in field_hints(cls)
+    )
+    return RecordType(cls.__name__, fields)
+
+
+def field_hints(cls: type) -> Iterator[tuple["dataclasses.Field[Any]", Any]]:
+    """Gives the fields that a constructor takes, each with its resolved annotation.
+
+    Raises:
+        RegistrationError: An annotation names something that does not exist.
+    """
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except Exception as error:  # annotations are code: evaluating them may raise anything
+        raise RegistrationError(
+            f"{cls.__name__}: an annotation can not be resolved: {error}"
+        ) from error
+    for field in dataclasses.fields(cls):
+        if field.init:
+            yield field, hints[field.name]
+
+
+def describe_field(
+    cls: type, field: "dataclasses.Field[Any]", hint: Any, doc: str, outer: tuple[type, ...]
+) -> Field:
+    """Describes one field of a dataclass."""
+    place = f"{cls.__name__}.{field.name}"
+    if not is_ncname(field.name):
+        raise RegistrationError(f"{place}: the name is no XML name")
+    inner, optional = split_optional(hint)
+    kind = field_type(place, inner, outer)
+    has_default = (
+        field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+    )
+    return Field(
+        name=field.name,
+        type=OptionalType(kind) if optional else kind,
+        doc=own_doc(field, hint) or doc,
+        required=not (has_default or optional),
+        default=shown_default(field.default),
+    )
+
+
+def own_doc(field: "dataclasses.Field[Any]", hint: Any) -> str:
+    """Gives the documentation that a field carries itself: `Annotated`, or its metadata."""
+    if get_origin(hint) is Annotated:
+        for extra in hint.__metadata__:
+            if isinstance(extra, str):
+                return one_line(extra)
+    return one_line(str(field.metadata.get("doc", "")))
+
+
+def one_line(text: str) -> str:
+    """Puts a text into one line that XML can hold."""
+    return " ".join("".join(" " if sign in CONTROL else sign for sign in text).split())
+
+
+def shown_default(value: object) -> Atom | float | None:
+    """Gives the default that a prompt shows; None where one word or number does not say it."""
+    match value:
+        case Enum():
+            return enum_spellings(type(value))[value]
+        case bool() | float() | str():
+            return value
+        case int():
+            return value if value.bit_length() < 64 else str(value)
+        case Decimal() | datetime.date():
+            return str(value)
+        case _:
+            return None
+
+
+def split_optional(hint: Any) -> tuple[Any, bool]:
+    """Takes `Annotated` and `| None` off an annotation, and tells whether None was there."""
+    hint = bare(hint)
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint, False
+    members = [member for member in get_args(hint) if member is not types.NoneType]
+    optional = len(members) < len(get_args(hint))
+    return (bare(members[0]), optional) if len(members) == 1 else (hint, optional)
+
+
+def bare(hint: Any) -> Any:
+    """Takes `Annotated`, `NewType` and named aliases off an annotation."""
+    while True:
+        if get_origin(hint) is Annotated:
+            hint = hint.__origin__
+        elif isinstance(hint, NewType):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":
+            hint = hint.__value__
+        else:
+            return hint
+
+
+def field_type(place: str, hint: Any, outer: tuple[type, ...]) -> FieldType:
+    """Describes the type of a field."""
+    hint = bare(hint)
+    if (simple := SIMPLE.get(hint) if isinstance(hint, type) else None) is not None:
+        return simple
+    arguments = get_args(hint)
+    match get_origin(hint):
+        case typing.Literal:
+            return literal_type(place, arguments)
+        case origin if origin is list and len(arguments) == 1:
+            return ListType(field_type(f"{place}[]", arguments[0], outer))
+        case origin if origin is dict and len(arguments) == 2 and bare(arguments[0]) is str:
+            return MapType(field_type(f"{place}[]", arguments[1], outer))
+        case None if isinstance(hint, type) and issubclass(hint, Enum):
+            return EnumType(tuple(enum_spellings(hint).values()))
+        case None if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            return record_type(hint, outer)
+        case _:
+            raise RegistrationError(f"{place}: {name_of(hint)} has no XML form; {SUPPORTED}")
+
+
+def literal_type(place: str, values: tuple[Any, ...]) -> LiteralType:
+    """Describes a `Literal`."""
+    for value in values:
+        if type(value) not in (str, int, bool):
+            raise RegistrationError(f"{place}: Literal takes str, int and bool, not {value!r}")
+        if type(value) is int and value.bit_length() > 63:
+            raise RegistrationError(f"{place}: an integer in Literal has at most 64 bits")
+    return LiteralType(values)
+
+
+def enum_spellings(cls: type[Enum]) -> dict[Enum, str]:
+    """Gives how XML spells each member: by its value where all are texts, else by its name."""
+    members = [*cls]
+    if all(isinstance(member.value, str) for member in members):
+        return {member: str(member.value) for member in members}
+    return {member: member.name for member in members}
+
+
+def name_of(hint: Any) -> str:
+    """Gives an annotation as its author wrote it, as far as Python keeps that."""
+    return hint.__qualname__ if isinstance(hint, type) and not get_args(hint) else str(hint)

@@ -1,0 +1,72 @@
+"""Emissions: the bytes that a handler returns, taken apart into the payloads that they hold."""
+
+import secrets
+from dataclasses import dataclass
+
+from lxml.etree import _Element as Element
+
+from agentix.agentserver.errors import Malformed, MalformedKind
+from agentix.agentserver.xml.envelope import MESSAGE, META
+from agentix.agentserver.xml.gate import admit_text
+from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.parser import parse_strict
+from agentix.agentserver.xml.repair import repair
+
+__all__ = ["Emission", "read_emission"]
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What a handler returned, read."""
+
+    payloads: tuple[Element, ...]
+    """The root elements, in their order; text after them does not belong to them."""
+    repairs: tuple[str, ...]
+    """What had to be done to make it well-formed."""
+    prose: str
+    """The text around the elements, which goes nowhere; for the log."""
+    envelopes: int
+    """How many whole messages the handler forged; only their payloads are among these."""
+
+
+def read_emission(data: bytes, limits: Limits) -> Emission:
+    """Takes apart what a handler returned.
+
+    Args:
+        data: Any bytes: XML elements, with prose between them, such as a language model writes.
+        limits: What it may be made of.
+
+    Raises:
+        Malformed: It is not XML, and can not be made XML without loss.
+    """
+    data = admit_text(data, limits.size)
+    wrapper, repairs = parse_wrapped(data, limits)
+    if len(wrapper) == 1 and wrapper[0].tag == "dummy":
+        wrapper = wrapper[0]
+    payloads: list[Element] = []
+    envelopes = 0
+    for element in wrapper:
+        if element.tag == MESSAGE:
+            envelopes += 1
+            payloads += [child for child in element if child.tag != META]
+        else:
+            payloads.append(element)
+    return Emission(tuple(payloads), repairs, prose(wrapper), envelopes)
+
+
+def parse_wrapped(data: bytes, limits: Limits) -> tuple[Element, tuple[str, ...]]:
+    """Parses elements without a root within one that nobody can guess, and so nobody can end."""
+    name = f"w{secrets.token_hex(16)}".encode()
+    start, end = b"<" + name + b">", b"</" + name + b">"
+    try:
+        return parse_strict(start + data + end, limits), ()
+    except Malformed as error:
+        if error.kind is not MalformedKind.SYNTAX:
+            raise
+    repaired = repair(data.decode(), limits)
+    return parse_strict(start + repaired.text.encode() + end, limits), repaired.notes
+
+
+def prose(wrapper: Element) -> str:
+    """Gives the text around the elements, the white space at its ends aside."""
+    return "".join((wrapper.text or "", *(child.tail or "" for child in wrapper))).strip()

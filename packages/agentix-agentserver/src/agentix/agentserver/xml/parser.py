@@ -1,0 +1,101 @@
+"""The parser: strict, one a thread, and what it reads is counted before it is used."""
+
+import threading
+
+from lxml import etree
+from lxml.etree import _Element as Element
+
+from agentix.agentserver.errors import Malformed, MalformedKind
+from agentix.agentserver.xml.limits import Limits
+
+__all__ = ["parse_strict"]
+
+SCHEMA_INSTANCE = "{http://www.w3.org/2001/XMLSchema-instance}"
+
+
+class Parsers(threading.local):
+    """The parser of each thread; a shared one would be locked."""
+
+    def __init__(self) -> None:
+        self.strict = etree.XMLParser(
+            encoding="utf-8",
+            resolve_entities=False,
+            no_network=True,
+            load_dtd=False,
+            dtd_validation=False,
+            attribute_defaults=False,
+            huge_tree=False,
+            recover=False,
+            remove_comments=True,
+            remove_pis=True,
+        )
+
+
+PARSERS = Parsers()
+
+
+def parse_strict(data: bytes, limits: Limits) -> Element:
+    """Parses a well-formed document whose bytes passed the gate.
+
+    Comments and processing instructions are not in the tree, so text has no gaps.
+
+    Raises:
+        Malformed: It is not well-formed, or beyond the limits.
+    """
+    try:
+        root = etree.fromstring(data, PARSERS.strict)
+    except etree.XMLSyntaxError as error:
+        raise Malformed(MalformedKind.SYNTAX, str(error)) from error
+    if not surely_within(data, limits):
+        count(root, limits)
+    if b"xmlns:" in data:
+        strip_schema_instance(root)
+    return root
+
+
+def surely_within(data: bytes, limits: Limits) -> bool:
+    """Tells whether the bytes alone show that nothing can be beyond the limits.
+
+    Each element takes a `<`, each attribute and each declaration of a namespace a `=`.
+    """
+    return data.count(b"<") <= min(limits.depth, limits.elements) and data.count(b"=") <= min(
+        limits.attributes, limits.namespaces
+    )
+
+
+def count(root: Element, limits: Limits) -> None:
+    """Counts what a tree is made of, a level at a time.
+
+    Neither `.attrib` values nor C14N come before this: both are quadratic in the attributes.
+
+    Raises:
+        Malformed: It is beyond a limit.
+    """
+    elements = 1
+    level = [root]
+    for _ in range(limits.depth):
+        elements += sum(map(len, level))
+        if elements > limits.elements:
+            raise Malformed(MalformedKind.LIMIT, f"more than {limits.elements} elements")
+        for element in level:
+            count_attributes(element, limits)
+        level = [child for element in level for child in element]
+        if not level:
+            return
+    raise Malformed(MalformedKind.LIMIT, f"more than {limits.depth} levels")
+
+
+def count_attributes(element: Element, limits: Limits) -> None:
+    """Counts the attributes of an element, and the namespaces that are known at it."""
+    if len(element.attrib) > limits.attributes:
+        raise Malformed(MalformedKind.LIMIT, f"{len(element.attrib)} attributes")
+    if len(element.nsmap) > limits.namespaces:
+        raise Malformed(MalformedKind.LIMIT, f"{len(element.nsmap)} namespaces")
+
+
+def strip_schema_instance(root: Element) -> None:
+    """Takes away `xsi:type`, `xsi:nil` and the like, by which a message would steer its schema."""
+    for element in root.iter():
+        for name in [*element.attrib]:
+            if str(name).startswith(SCHEMA_INSTANCE):
+                del element.attrib[name]

@@ -1,0 +1,189 @@
+"""Repair: makes well-formed what almost is, without losing a character, and says what it did.
+
+Stray ampersands and less-than signs are escaped, HTML's entities become characters, XML
+declarations go, and elements that were left open are closed. Text is never dropped, and an end
+tag that ends nothing is refused, since what follows it would be somebody else's.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from html.entities import html5
+from typing import Final
+
+from agentix.agentserver.errors import Malformed, MalformedKind
+from agentix.agentserver.xml.gate import check_declaration
+from agentix.agentserver.xml.limits import Limits
+
+__all__ = ["Repaired", "repair"]
+
+NAME: Final = r"[A-Za-z_:\u0080-\U0010ffff][\w:.\-\u00b7\u0080-\U0010ffff]*+"
+ATTRIBUTE: Final = rf"""\s++{NAME}\s*+=\s*+(?:"[^"]*+"|'[^']*+')"""
+TOKEN: Final = re.compile(
+    rf"""(?P<comment><!--)
+    |(?P<cdata><!\[CDATA\[)
+    |(?P<instruction><\?)
+    |(?P<declare><!(?i:DOCTYPE|ENTITY|ELEMENT|ATTLIST|NOTATION))
+    |(?P<end></(?P<ended>{NAME})\s*+>)
+    |(?P<start><(?P<started>{NAME})(?:{ATTRIBUTE})*+\s*+(?P<empty>/?+)>)
+    |(?P<cut><(?:/(?:{NAME})?+\s*+)?+\Z)
+    |(?P<broken></?{NAME})
+    |(?P<less><)
+    |(?P<ampersand>&)""",
+    re.VERBOSE,
+)
+"""What matters in a text; possessive throughout, so that each character is looked at once."""
+
+CLOSING: Final = {"comment": "-->", "cdata": "]]>", "instruction": "?>"}
+REFERENCE: Final = re.compile(
+    r"""&(?:(?P<kept>\#[0-9]++|\#x[0-9A-Fa-f]++|amp|lt|gt|quot|apos)
+    |(?P<name>[A-Za-z][A-Za-z0-9]*+));|[&<]""",
+    re.VERBOSE,
+)
+"""A reference to a character, or a sign that is none."""
+
+FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A text after repair."""
+
+    text: str
+    """The text; a strict parser still has the last word."""
+    notes: tuple[str, ...]
+    """What was done, in the order of its first time."""
+
+
+def repair(text: str, limits: Limits) -> Repaired:
+    """Repairs a text that a strict parser refused.
+
+    Raises:
+        Malformed: It can not be repaired without a guess about its meaning.
+    """
+    if text.count("<") + text.count("&") > 3 * limits.elements:
+        raise Malformed(MalformedKind.LIMIT, "too much markup to repair")
+    if (found := FORBIDDEN.search(text)) is not None:
+        raise Malformed(MalformedKind.SYNTAX, f"the character {found[0]!r}")
+    work = Work(text, limits.depth)
+    while work.step():
+        pass
+    return Repaired("".join(work.pieces), tuple(f"{note} ({n})" for note, n in work.notes.items()))
+
+
+@dataclass(slots=True)
+class Work:
+    """One repair under way."""
+
+    text: str
+    """The text as it came."""
+    depth: int
+    """How many elements may be open."""
+    place: int = 0
+    """How far the text is done."""
+    pieces: list[str] = field(default_factory=list)
+    """What was made of it."""
+    opened: list[str] = field(default_factory=list)
+    """The elements that are open, the innermost last."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """What was done, and how often."""
+
+    def step(self) -> bool:
+        """Copies up to the next token and deals with it; gives False at the end."""
+        found = TOKEN.search(self.text, self.place)
+        if found is None:
+            self.pieces.append(self.text[self.place :])
+            self.close_down_to(0)
+            return False
+        self.pieces.append(self.text[self.place : found.start()])
+        self.place = found.end()
+        match found.lastgroup:
+            case "comment" | "cdata" | "instruction" as kind:
+                self.copy_section(found.start(), CLOSING[kind])
+            case "start":
+                self.start(found)
+            case "end":
+                self.end(found["ended"])
+                self.pieces.append(found[0])
+            case "cut" if self.opened:
+                self.note("completed an end tag that was cut off")
+                self.end_cut(found[0])
+            case "less" | "cut":
+                self.note("escaped a stray less-than sign")
+                self.pieces.append("&lt;" + found[0][1:])
+            case "ampersand":
+                self.reference(found.start())
+            case _:
+                raise Malformed(MalformedKind.SYNTAX, f"{self.text[found.start() :][:60]!r}")
+        return True
+
+    def note(self, what: str) -> None:
+        """Counts something that was done."""
+        self.notes[what] += 1
+
+    def copy_section(self, start: int, mark: str) -> None:
+        """Copies a comment, a CDATA section or an instruction; a declaration is left out."""
+        end = self.text.find(mark, self.place)
+        if end < 0:
+            raise Malformed(MalformedKind.SYNTAX, f"{mark!r} is missing")
+        self.place = end + len(mark)
+        section = self.text[start : self.place]
+        if re.match(r"<\?xml[\s?]", section, re.IGNORECASE):
+            check_declaration(section.encode())
+            self.note("dropped an XML declaration")
+        else:
+            self.pieces.append(section)
+
+    def start(self, found: re.Match[str]) -> None:
+        """Copies a start tag, and mends what its attributes hold."""
+        tag = found[0]
+        if "&" in tag or "<" in tag[1:]:
+            tag = "<" + REFERENCE.sub(self.mended, tag[1:])
+        self.pieces.append(tag)
+        if not found["empty"]:
+            self.opened.append(found["started"])
+            if len(self.opened) > self.depth:
+                raise Malformed(MalformedKind.LIMIT, f"more than {self.depth} levels")
+
+    def end(self, name: str) -> None:
+        """Closes elements up to one of a name."""
+        if name not in self.opened:
+            raise Malformed(MalformedKind.SYNTAX, f"</{name:.60}> ends nothing")
+        while self.opened[-1] != name:
+            self.close_down_to(len(self.opened) - 1)
+        self.opened.pop()
+
+    def end_cut(self, tag: str) -> None:
+        """Completes an end tag at the end of the text, where it can only be one."""
+        if not self.opened[-1].startswith(tag[2:].rstrip()):
+            raise Malformed(MalformedKind.SYNTAX, f"{tag:.60} ends nothing")
+        self.pieces.append(f"</{self.opened.pop()}>")
+
+    def close_down_to(self, depth: int) -> None:
+        """Closes open elements until no more than so many are open."""
+        while len(self.opened) > depth:
+            name = self.opened.pop()
+            self.note(f"closed <{name}>")
+            self.pieces.append(f"</{name}>")
+
+    def reference(self, start: int) -> None:
+        """Copies a reference to a character, or what stands for it."""
+        found = REFERENCE.match(self.text, start)
+        assert found is not None, "an ampersand is the least that the pattern takes"
+        self.pieces.append(self.mended(found))
+        self.place = found.end()
+
+    def mended(self, found: re.Match[str]) -> str:
+        """Gives what stands for a reference, an ampersand or a less-than sign."""
+        if found["kept"]:
+            return found[0]
+        if found[0] == "<":
+            self.note("escaped a stray less-than sign")
+            return "&lt;"
+        character = html5.get(f"{found['name']};") if found["name"] else None
+        if character is not None:
+            self.note("replaced an HTML entity")
+            return character.translate(ESCAPES)
+        self.note("escaped a stray ampersand")
+        return "&amp;" + found[0][1:]
