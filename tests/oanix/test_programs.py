@@ -23,7 +23,7 @@ from agentix.oanix import (
     RunConfig,
     WorkspaceFs,
 )
-from agentix.oanix.errors import ModuleError, OanixError, UnknownImportError
+from agentix.oanix.errors import ModuleError, NamespaceError, OanixError, UnknownImportError
 from agentix.oanix.wasi import fast as fast_path
 from agentix.oanix.wasi import selftest
 from agentix.oanix.wasi.selftest import FAST_PATH
@@ -214,6 +214,33 @@ def test_a33_deep_recursion_ends(run: Run) -> None:
     result = run("recurse")
     assert result.exit_code == 134
     assert result.reason in (Reason.STACK, Reason.TRAP)
+
+
+NESTED = """(module (memory (export "memory") 1)
+ (func $down (param i32) (if (local.get 0)
+  (then (call $down (i32.sub (local.get 0) (i32.const 1))))))
+ (func (export "_start") (call $down (i32.const 8000))))"""
+
+
+def test_a33_the_stack_is_as_big_as_asked_for(machine: Machine) -> None:
+    wasm = bytes(wasmtime.wat2wasm(NESTED))
+    assert machine.run(wasm, EMPTY, RunConfig(stack=4 << 20)).reason is Reason.EXIT
+    small = machine.run(wasm, EMPTY, RunConfig(stack=50_000))
+    assert (small.exit_code, small.reason) == (134, Reason.STACK)
+    program = machine.load(wasm, stack=65_536)
+    assert machine.run(program, EMPTY, RunConfig(stack=50_000)).reason is Reason.STACK
+    with pytest.raises(ModuleError, match="loaded for a stack of 65536 bytes, not of 131072"):
+        machine.run(program, EMPTY, RunConfig(stack=100_000))
+    with pytest.raises(OanixError, match="a stack of 8388608 bytes"):
+        machine.run(wasm, EMPTY, RunConfig(stack=8 << 20))
+
+
+def test_a_preopen_must_be_a_directory_of_the_namespace(run: Run, memory: MemFs) -> None:
+    memory.write("/file", b"")
+    assert run("cat", "in", preopens={".": "/tmp"}).stdout == b"open=No such file or directory\n"
+    for path in ("/tmp/file", "/missing"):
+        with pytest.raises(NamespaceError, match=f"{path} can not be open from the start"):
+            run("cat", "in", preopens={".": path})
 
 
 def test_threads_run_programs_at_once(files_wasm: bytes) -> None:

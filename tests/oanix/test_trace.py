@@ -1,12 +1,14 @@
 """Recording and replay, and determinism as the trace shows it."""
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentix.oanix import Machine, MemFs, Namespace, RunConfig, RunResult, Trace
+from agentix.oanix import Machine, MemFs, Namespace, Pipe, Reason, RunConfig, RunResult, Trace
 from agentix.oanix.errors import ReplayError
 
 
@@ -58,6 +60,50 @@ def test_a35_the_first_call_that_differs_is_reported(machine: Machine, files_was
     del trace.calls[place:]
     with pytest.raises(ReplayError, match=f"call {place} is fd_read.*the recording ends"):
         machine.replay(files_wasm, trace)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limits", "reason"),
+    [
+        (("loop",), {"fuel": 100_000}, Reason.FUEL),
+        (("loop",), {"timeout": 0.1}, Reason.TIMEOUT),
+        (("copy",), {"timeout": 0.1, "stdin": Pipe()}, Reason.TIMEOUT),
+        (("flood", "1000000"), {"output": 5000}, Reason.OUTPUT),
+        (("grow", "/tmp/f"), {"memory": 20 << 20}, Reason.EXIT),
+        (("show",), {"memory": 1 << 16}, Reason.MEMORY),
+        (("abort",), {}, Reason.TRAP),
+        (("recurse",), {"stack": 1 << 16}, Reason.STACK),
+    ],
+)
+def test_a35_a_replay_ends_by_the_limit_that_ended_the_run(
+    machine: Machine,
+    files_wasm: bytes,
+    arguments: tuple[str, ...],
+    limits: dict[str, Any],
+    reason: Reason,
+    tmp_path: Path,
+) -> None:
+    namespace = Namespace.builder().mount("/tmp", MemFs()).build()
+    config = RunConfig(arguments=("files", *arguments), record=True, **limits)
+    recorded = machine.run(files_wasm, namespace, config)
+    assert recorded.reason is reason
+    path = tmp_path / "trace"
+    trace_of(recorded).save(path)
+    replayed = machine.replay(files_wasm, Trace.load(path))
+    for name in ("reason", "exit_code", "trap_code", "stdout", "host_calls"):
+        assert getattr(replayed, name) == getattr(recorded, name), name
+
+
+def test_the_digest_of_the_trace_is_part_of_the_result(
+    machine: Machine, files_wasm: bytes, tmp_path: Path
+) -> None:
+    recorded = record(machine, files_wasm, "change", "/tmp")
+    path = tmp_path / "trace"
+    trace_of(recorded).save(path)
+    assert recorded.trace_digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert record(machine, files_wasm, "change", "/tmp").trace_digest == recorded.trace_digest
+    assert record(machine, files_wasm, "cat", "/tmp/in").trace_digest != recorded.trace_digest
+    assert machine.run(files_wasm, Namespace()).trace_digest == ""
 
 
 def test_a_recording_of_another_program_is_refused(machine: Machine, files_wasm: bytes) -> None:

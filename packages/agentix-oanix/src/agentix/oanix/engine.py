@@ -4,11 +4,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import wasmtime
 from wasmtime import _bindings as bindings
 
-__all__ = ["TICK", "Ticker", "make_engine"]
+from agentix.oanix.errors import OanixError
+
+__all__ = ["TICK", "Profile", "Ticker", "make_engine"]
 
 TICK = 0.01
 """Seconds between two looks at the deadlines of computing programs."""
@@ -17,7 +20,10 @@ LINGER = 1.0
 """Seconds that a ticker stays when no run needs it."""
 
 STACK = 1 << 20
-"""Bytes of stack that a program has."""
+"""Bytes of stack that a program has unless it is told otherwise."""
+
+LEAST_STACK, MOST_STACK = 1 << 16, 1 << 22
+"""Bytes of stack that a program can be limited to; threads have 8 MiB in all."""
 
 RESIDENT = 1 << 16
 """Bytes of a memory that are cleared after a run and kept; the rest goes back to the kernel.
@@ -29,22 +35,41 @@ POOLED = 100
 """Programs that can be alive at once in one engine."""
 
 
-def make_engine(deterministic: bool) -> wasmtime.Engine:
-    """Makes an engine with fuel, epochs and a pool of instances.
+class Profile(NamedTuple):
+    """What tells one engine from another; programs of one profile share an engine."""
 
-    Args:
-        deterministic: NaNs are canonical, and relaxed SIMD gives one result on every machine.
-    """
+    deterministic: bool = False
+    """NaNs are canonical, and relaxed SIMD gives one result on every machine."""
+    stack: int = STACK
+    """Bytes of stack, a power of two."""
+
+    @classmethod
+    def of(cls, deterministic: bool, stack: int | None) -> "Profile":
+        """Gives the profile of a run, with the stack rounded up so that engines stay few.
+
+        Raises:
+            OanixError: The stack is too big or no size.
+        """
+        if stack is None:
+            return cls(deterministic)
+        if not 0 < stack <= MOST_STACK:
+            raise OanixError(f"a stack of {stack} bytes: give 1 to {MOST_STACK}")
+        return cls(deterministic, max(LEAST_STACK, 1 << (stack - 1).bit_length()))
+
+
+def make_engine(profile: Profile) -> wasmtime.Engine:
+    """Makes an engine with fuel, epochs and a pool of instances."""
     config = wasmtime.Config()
     config.consume_fuel = True
     config.epoch_interruption = True
     config.memory_may_move = False
-    config.max_wasm_stack = STACK
+    config.max_wasm_stack = profile.stack
+    bindings.wasmtime_config_async_stack_size_set(config.ptr(), 2 * MOST_STACK)  # not used, checked
     config.wasm_threads = False
     config.wasm_memory64 = False
     config.wasm_component_model = False
-    config.cranelift_nan_canonicalization = deterministic
-    config.wasm_relaxed_simd_deterministic = deterministic
+    config.cranelift_nan_canonicalization = profile.deterministic
+    config.wasm_relaxed_simd_deterministic = profile.deterministic
     _pool(config)
     return wasmtime.Engine(config)
 

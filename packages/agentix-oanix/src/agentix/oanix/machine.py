@@ -6,21 +6,21 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import wasmtime
 
 from agentix.oanix import clock, entropy
 from agentix.oanix.cache import ModuleCache
-from agentix.oanix.engine import Ticker, make_engine
+from agentix.oanix.engine import Profile, Ticker, make_engine
 from agentix.oanix.errors import ModuleError, ReplayError
 from agentix.oanix.namespace import Namespace
 from agentix.oanix.program import Program, check_imports, explain
 from agentix.oanix.recording import Recorder, Replayer
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.stop import Exit, Halt, Reason
-from agentix.oanix.trace import Trace
+from agentix.oanix.trace import End, Limits, Trace
 from agentix.oanix.wasi.fast import FastSlot
 from agentix.oanix.wasi.outcome import Outcome
 from agentix.oanix.wasi.preview1 import Preview1
@@ -44,8 +44,19 @@ EXIT_CODES = {
 TRAPS = {
     wasmtime.TrapCode.STACK_OVERFLOW: Reason.STACK,
     wasmtime.TrapCode.OUT_OF_FUEL: Reason.FUEL,
-    wasmtime.TrapCode.INTERRUPT: Reason.TIMEOUT,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """An engine, and what its runs take turns with."""
+
+    engine: wasmtime.Engine
+    """Compiles and runs programs of one profile."""
+    ticker: Ticker
+    """Has their deadlines looked at."""
+    idle: list[Slot]
+    """Slots that no run has at the moment."""
 
 
 class Machine:
@@ -60,42 +71,45 @@ class Machine:
         self._cache = ModuleCache(cache) if cache is not None else None
         self._slot_class = FastSlot if fast else PublicSlot
         self._lock = threading.Lock()
-        self._engines: dict[bool, tuple[wasmtime.Engine, Ticker]] = {}
-        self._programs: OrderedDict[tuple[bytes, bool], Program] = OrderedDict()
-        self._idle: dict[bool, list[Slot]] = {False: [], True: []}
+        self._workplaces: dict[Profile, Workplace] = {}
+        self._programs: OrderedDict[tuple[bytes, Profile], Program] = OrderedDict()
 
-    def load(self, wasm: bytes, *, deterministic: bool = False) -> Program:
+    def load(
+        self, wasm: bytes, *, deterministic: bool = False, stack: int | None = None
+    ) -> Program:
         """Compiles a program, or finds it compiled.
 
         Args:
             wasm: The module.
             deterministic: It is for deterministic runs, whose code differs.
+            stack: Bytes of stack, as `RunConfig.stack` has them.
 
         Raises:
             UnknownImportError: It imports what is not a function of WASI preview 1.
             ModuleError: It is no module, or one with features that this kernel does not run.
         """
-        key = bytes(wasm), deterministic
+        key = bytes(wasm), Profile.of(deterministic, stack)
         with self._lock:
             program = self._programs.get(key)
             if program is not None:
                 self._programs.move_to_end(key)
                 return program
         digest = hashlib.sha256(key[0]).hexdigest()
-        program = Program(self._compile(key[0], deterministic), digest, deterministic)
+        program = Program(self._compile(*key), digest, key[1])
         with self._lock:
             self._programs[key] = program
             if len(self._programs) > REMEMBERED:
                 self._programs.popitem(last=False)
         return program
 
-    def _compile(self, wasm: bytes, deterministic: bool) -> wasmtime.Module:
-        engine, _ = self._engine(deterministic)
+    def _compile(self, wasm: bytes, profile: Profile) -> wasmtime.Module:
+        engine = self._workplace(profile).engine
         try:
             if self._cache is None:
                 module = wasmtime.Module(engine, wasm)
             else:
-                module = self._cache.load(engine, wasm, f"deterministic={deterministic}")
+                kind = f"deterministic={profile.deterministic}"
+                module = self._cache.load(engine, wasm, kind)
         except wasmtime.WasmtimeError as error:
             raise explain(wasm, error) from error
         check_imports(module)
@@ -112,32 +126,51 @@ class Machine:
             config: What it is started with, and how much it may use.
 
         Raises:
-            ModuleError: The module can not be run.
+            ModuleError: The module can not be run, or was loaded for another stack.
             NamespaceError: The namespace has no directory where a preopen names one.
         """
         config = config or RunConfig()
-        program = (
-            wasm
-            if isinstance(wasm, Program)
-            else self.load(wasm, deterministic=config.deterministic)
-        )
+        program = self._program(wasm, config)
         if config.record:
             return self._record(program, namespace, config)
-        slot = self._take(program.deterministic)
+        workplace = self._workplace(program.profile)
         try:
-            return _run(slot, program, namespace, config, self._engine(program.deterministic)[1])
+            slot = workplace.idle.pop()
+        except IndexError:
+            slot = self._slot_class(workplace.engine, Preview1())
+        try:
+            return _run(slot, program, namespace, config, workplace.ticker)
         finally:
-            self._idle[program.deterministic].append(slot)
+            workplace.idle.append(slot)
+
+    def _program(self, wasm: bytes | Program, config: RunConfig) -> Program:
+        if not isinstance(wasm, Program):
+            return self.load(wasm, deterministic=config.deterministic, stack=config.stack)
+        if config.stack is not None:
+            wanted = Profile.of(config.deterministic, config.stack).stack
+            if wasm.profile.stack != wanted:
+                raise ModuleError(
+                    f"the program was loaded for a stack of {wasm.profile.stack} bytes,"
+                    f" not of {wanted}: load it with stack={config.stack}"
+                )
+        return wasm
 
     def _record(self, program: Program, namespace: Namespace, config: RunConfig) -> RunResult:
-        engine, ticker = self._engine(program.deterministic)
+        workplace = self._workplace(program.profile)
         process = Preview1()
-        trace = Trace(program.digest, program.deterministic)
-        slot = self._slot_class(engine, process, Recorder(process, trace).wrap)
-        return replace(_run(slot, program, namespace, config, ticker), trace=trace)
+        limits = Limits(config.fuel, config.memory, config.stack)
+        trace = Trace(program.digest, program.profile.deterministic, limits=limits)
+        slot = self._slot_class(workplace.engine, process, Recorder(process, trace).wrap)
+        result = _run(slot, program, namespace, config, workplace.ticker)
+        trace.end = End(result.reason, result.message, result.fuel)
+        result.trace = trace
+        return result
 
     def replay(self, wasm: bytes | Program, trace: Trace) -> RunResult:
         """Runs a program again from the trace of a run, without the services it had.
+
+        A run that was stopped while it computed, by a deadline or another thread, stops where it
+        had used as much fuel, and has the same reason.
 
         Args:
             wasm: The module, or the program that `load` made of it.
@@ -146,32 +179,35 @@ class Machine:
         Raises:
             ReplayError: It is another program, or the first call that differs is met.
         """
-        deterministic = trace.deterministic
-        program = (
-            wasm if isinstance(wasm, Program) else self.load(wasm, deterministic=deterministic)
+        limits, end = trace.limits, trace.end
+        stopped = end.reason in (Reason.TIMEOUT, Reason.CANCELLED)
+        config = RunConfig(
+            deterministic=trace.deterministic,
+            fuel=end.fuel if stopped else limits.fuel,
+            memory=limits.memory,
+            stack=limits.stack,
         )
+        program = self._program(wasm, config)
         if program.digest != trace.program:
             raise ReplayError(f"the recording is of another program, {trace.program}")
-        engine, ticker = self._engine(program.deterministic)
+        workplace = self._workplace(program.profile)
         process = Preview1()
-        slot = self._slot_class(engine, process, Replayer(process, trace).wrap)
-        return _run(slot, program, Namespace(), RunConfig(deterministic=deterministic), ticker)
+        slot = self._slot_class(workplace.engine, process, Replayer(process, trace).wrap)
+        result = _run(slot, program, Namespace(), config, workplace.ticker)
+        if stopped and result.reason is Reason.FUEL:
+            result.reason, result.message = end.reason, end.message
+            result.exit_code, result.trap_code = EXIT_CODES[end.reason], ""
+        return result
 
-    def _take(self, deterministic: bool) -> Slot:
-        try:
-            return self._idle[deterministic].pop()
-        except IndexError:
-            return self._slot_class(self._engine(deterministic)[0], Preview1())
-
-    def _engine(self, deterministic: bool) -> tuple[wasmtime.Engine, Ticker]:
-        found = self._engines.get(deterministic)
+    def _workplace(self, profile: Profile) -> Workplace:
+        found = self._workplaces.get(profile)
         if found is not None:
             return found
         with self._lock:
-            if deterministic not in self._engines:
-                engine = make_engine(deterministic)
-                self._engines[deterministic] = engine, Ticker(engine)
-            return self._engines[deterministic]
+            if profile not in self._workplaces:
+                engine = make_engine(profile)
+                self._workplaces[profile] = Workplace(engine, Ticker(engine), [])
+            return self._workplaces[profile]
 
 
 def _run(
@@ -236,6 +272,8 @@ def _end(stop: BaseException | None, outcome: Outcome) -> tuple[int, Reason, str
     trap = outcome.trap
     if trap is not None:
         code = trap.trap_code
+        if code is wasmtime.TrapCode.INTERRUPT:
+            return EXIT_CODES[Reason.TIMEOUT], Reason.TIMEOUT, "the time is over", ""
         reason = TRAPS.get(code, Reason.TRAP) if code is not None else Reason.TRAP
         return EXIT_CODES[reason], reason, trap.message, "" if code is None else code.name
     if outcome.error is not None:

@@ -5,6 +5,7 @@ from weakref import WeakKeyDictionary
 
 import wasmtime
 
+from agentix.oanix.engine import Profile
 from agentix.oanix.errors import ModuleError, UnknownImportError
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.fast import FastSlot
@@ -17,12 +18,12 @@ __all__ = ["Program", "check_imports", "explain"]
 class Program:
     """A compiled module, joined with the functions of each slot that has run it."""
 
-    def __init__(self, module: wasmtime.Module, digest: str, deterministic: bool) -> None:
+    def __init__(self, module: wasmtime.Module, digest: str, profile: Profile) -> None:
         self.module = module
         self.digest = digest
         """The SHA-256 of the module, in hexadecimal."""
-        self.deterministic = deterministic
-        """The code is for deterministic runs."""
+        self.profile = profile
+        """The engine that the code is for."""
         self._prepared: WeakKeyDictionary[FastSlot | PublicSlot, Any]
         self._prepared = WeakKeyDictionary()
 

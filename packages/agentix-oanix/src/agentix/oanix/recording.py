@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from agentix.oanix.errors import FsError, ReplayError, from_os_error
 from agentix.oanix.node import Handle
-from agentix.oanix.stop import Exit
+from agentix.oanix.stop import Halt
 from agentix.oanix.trace import Call, Trace
 from agentix.oanix.wasi import regions
 from agentix.oanix.wasi.process import Process
@@ -58,6 +58,7 @@ class Replayer:
     def __init__(self, process: Process, trace: Trace) -> None:
         self._process = process
         self._calls = trace.calls
+        self._end = trace.end
         self._next = 0
 
     def wrap(self, name: str, function: Callable[..., int]) -> Callable[..., int]:
@@ -65,7 +66,7 @@ class Replayer:
 
         def replayed(*arguments: int) -> int:
             call = self._expect(name, arguments)
-            if call.stream and call.result == 0:
+            if call.stream and call.result <= 0:
                 output = self._process.files[call.stream].handle
                 assert output is not None
                 output.write(memoryview(call.inputs), 0)
@@ -77,7 +78,7 @@ class Replayer:
             if name in ("proc_exit", "proc_raise"):
                 return function(*arguments)
             if call.result < 0:
-                raise Exit(137)
+                raise Halt(self._end.reason, self._end.message)
             return call.result
 
         return replayed

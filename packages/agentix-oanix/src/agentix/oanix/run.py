@@ -36,6 +36,8 @@ class RunConfig:
     """Seconds after which the run is stopped; `None` for no limit."""
     memory: int | None = None
     """Bytes that the program's memory may have; `None` for the 4 GiB that it can address."""
+    stack: int | None = None
+    """Bytes of stack, rounded up to a power of two, up to 4 MiB; `None` for 1 MiB."""
     deterministic: bool = False
     """Time is virtual, random bytes are of `seed`, and NaNs are canonical."""
     seed: int = 0
@@ -87,3 +89,8 @@ class RunResult:
     """The host calls, where they were recorded."""
     truncated: bool = False
     """An output was longer than what is kept of it."""
+
+    @property
+    def trace_digest(self) -> str:
+        """The SHA-256 of the trace, in hexadecimal; empty where nothing was recorded."""
+        return self.trace.digest if self.trace is not None else ""

@@ -4,13 +4,14 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentix.oanix.errors import ReplayError
+from agentix.oanix.stop import Reason
 
-__all__ = ["Call", "Trace"]
+__all__ = ["Call", "End", "Limits", "Trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,30 @@ class Call:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a recorded run might use, so far as its program can notice."""
+
+    fuel: int | None = None
+    """Units of fuel; `None` for no limit."""
+    memory: int | None = None
+    """Bytes of memory; `None` for no limit."""
+    stack: int | None = None
+    """Bytes of stack; `None` for the usual ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a recorded run ended."""
+
+    reason: Reason = Reason.EXIT
+    """Why."""
+    message: str = ""
+    """What happened."""
+    fuel: int = 0
+    """Units of fuel used."""
+
+
 @dataclass(slots=True)
 class Trace:
     """The host calls of a run in their order."""
@@ -64,6 +89,10 @@ class Trace:
     """The program's code was that for deterministic runs."""
     calls: list[Call] = field(default_factory=list)
     """The calls."""
+    limits: Limits = Limits()
+    """The limits of the run."""
+    end: End = End()
+    """How the run ended."""
 
     @property
     def digest(self) -> str:
@@ -87,11 +116,19 @@ class Trace:
         try:
             first, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
             calls = [Call.from_json(line) for line in lines]
-            return cls(first["program"], first["deterministic"], calls)
+            ended = End(**{**first["end"], "reason": Reason(first["end"]["reason"])})
+            limits = Limits(**first["limits"])
+            return cls(first["program"], first["deterministic"], calls, limits, ended)
         except (KeyError, TypeError, ValueError) as error:
             raise ReplayError(f"{path} is not a trace: {error!r}") from error
 
     def _lines(self) -> Iterator[str]:
-        yield json.dumps({"program": self.program, "deterministic": self.deterministic}) + "\n"
+        first = {
+            "program": self.program,
+            "deterministic": self.deterministic,
+            "limits": asdict(self.limits),
+            "end": asdict(self.end),
+        }
+        yield json.dumps(first) + "\n"
         for call in self.calls:
             yield json.dumps(call.to_json()) + "\n"
