@@ -121,6 +121,7 @@ def images(session: nox.Session) -> None:
 def build_images(session: nox.Session, *options: str) -> None:
     """Builds by Nix where it is installed, by Docker with Nix inside where it is not."""
     if shutil.which("nix-build"):
+        session.install("--quiet", *editables())
         session.run("python", "-m", "nix.images", *options, "load")
         return
     version = read_version()

@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from agentix.namespace_sdk.build.program import BuildError, run
+from agentix.namespace_sdk.store import STORE, Closure
 from nix.offline.fetch import DEFAULT_LOCK, fetch, fetch_or_newer
 from nix.offline.lock import Lock
 
 NIX = Path(__file__).resolve().parent
 OFFLINE = NIX / "offline"
-STORE = Path("/nix/store")
 DAEMON_SOCKET = Path("/nix/var/nix/daemon-socket/socket")
 
-
-class BuildError(Exception):
-    """A program that the build consists of failed, or is missing."""
-
-
-@dataclass(frozen=True)
-class Closure:
-    """A built store path and all the store paths it refers to."""
-
-    entry: Path
-    requirements: tuple[Path, ...]
-    """The other paths, sorted."""
-    root: Path
-    """Where the store lies on disk: `/`, or a directory that stands for it."""
-
-    def physical(self, path: Path) -> Path:
-        """Finds a store path on disk."""
-        return self.root / path.relative_to("/")
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """Every path of the closure."""
-        return (*self.requirements, self.entry)
+__all__ = ["BuildError", "Builder", "Closure", "default_store", "sandbox_setting"]
 
 
 @dataclass(frozen=True)
@@ -131,20 +110,3 @@ def sandbox_setting() -> str:
         return "true" if subprocess.run(probe, capture_output=True).returncode == 0 else "false"
     except FileNotFoundError:
         return "true"
-
-
-def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Runs a program, its messages going to standard error, and returns its output.
-
-    Raises:
-        BuildError: It is missing or failed.
-    """
-    try:
-        finished = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-        )
-    except FileNotFoundError as error:
-        raise BuildError(f"{command[0]} is not installed; see .ci/machine for what is") from error
-    if finished.returncode != 0:
-        raise BuildError(f"`{' '.join(command)}` failed with exit code {finished.returncode}")
-    return finished.stdout

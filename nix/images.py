@@ -1,9 +1,9 @@
 """Build the runtime and the namespaces into images and bundles.
 
-    python3 -m nix.images bundles [IMAGE ...]     directories for deployments without Docker
-    python3 -m nix.images archives [IMAGE ...]    archives for `docker load`
-    python3 -m nix.images load [IMAGE ...]        the same, loaded into Docker and tagged
-    python3 -m nix.images closures [IMAGE ...]    nothing but the store paths, printed
+    python -m nix.images bundles [IMAGE ...]     directories for deployments without Docker
+    python -m nix.images archives [IMAGE ...]    archives for `docker load`
+    python -m nix.images load [IMAGE ...]        the same, loaded into Docker and tagged
+    python -m nix.images closures [IMAGE ...]    nothing but the store paths, printed
 
 IMAGE is `runtime`, the name of a directory in `namespaces/`, or the path of any
 directory that holds a namespace's `default.nix` and `manifest.json`; without any,
@@ -17,27 +17,23 @@ Without changes nothing is built, copied or loaded again.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
-import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nix.bundle import write_bundle
-from nix.closures import NIX, Builder, BuildError, Closure, default_store, run
-from nix.image_archive import write_image_archive
+from agentix.namespace_sdk.build.archive import Archive, Contents, ensure_archive
+from agentix.namespace_sdk.build.engine import ensure_loaded
+from agentix.namespace_sdk.store import Closure, exclusive, write_bundle
+from nix.closures import NIX, Builder, BuildError, default_store
 from nix.offline.command import FetchError
 
 REPOSITORY = NIX.parent
 NAMESPACES = REPOSITORY / "namespaces"
 RUNTIME_PROJECT = REPOSITORY / "packages" / "agentix-runtime" / "pyproject.toml"
-ARCHIVE_FORMAT = 1
-"""Raised when the same closure gives another archive than before."""
 
 
 @dataclass(frozen=True)
@@ -103,43 +99,10 @@ def find_image(name: str) -> Image:
     return namespace_image(NAMESPACES / name)
 
 
-@dataclass(frozen=True)
-class Archive:
-    """An image's archive in the cache."""
-
-    path: Path
-    image_id: str
-
-
-def ensure_archive(image: Image, closure: Closure, directory: Path) -> Archive:
-    """Writes the image's archive, unless the one there is of the same closure.
-
-    A small file beside the archive tells which closure and image it is of.
-    """
-    path = directory / image.repository / f"{image.version}.tar"
-    record = path.with_suffix(".json")
-    made_of = {"entry": str(closure.entry), "format": ARCHIVE_FORMAT, "tag": image.tag}
-    if path.exists() and record.exists():
-        known = json.loads(record.read_text())
-        if known["made_of"] == made_of:
-            return Archive(path, known["image_id"])
-    record.unlink(missing_ok=True)
-    image_id = write_image_archive(closure, image.tag, image.labels, path)
-    record.write_text(json.dumps({"made_of": made_of, "image_id": image_id}, indent=2) + "\n")
-    return Archive(path, image_id)
-
-
-def ensure_loaded(image: Image, archive: Archive) -> None:
-    """Loads an archive into Docker, unless its tag names that image already."""
-    found = subprocess.run(
-        ["docker", "image", "inspect", "--format", "{{.Id}}", image.tag],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    if found.stdout.strip() != archive.image_id:
-        run(["docker", "load", "--quiet", "--input", str(archive.path)])
+def ensure_image(image: Image, closure: Closure, directory: Path) -> Archive:
+    """Writes the image's archive, unless the one there is of the same closure."""
+    contents = Contents(closure, image.tag, image.labels)
+    return ensure_archive(contents, directory / image.repository / f"{image.version}.tar")
 
 
 def build(command: str, images: Sequence[Image], builder: Builder) -> None:
@@ -154,27 +117,18 @@ def build(command: str, images: Sequence[Image], builder: Builder) -> None:
                 write_bundle(closure, bundle)
                 print(f"{image.tag} {bundle}")
             case "archives":
-                archive = ensure_archive(image, closure, builder.cache / "images")
+                archive = ensure_image(image, closure, builder.cache / "images")
                 print(f"{image.tag} {archive.image_id} {archive.path}")
             case _:
-                archive = ensure_archive(image, closure, builder.cache / "images")
-                ensure_loaded(image, archive)
+                archive = ensure_image(image, closure, builder.cache / "images")
+                ensure_loaded(archive, image.tag)
                 print(f"{image.tag} {archive.image_id}")
-
-
-@contextmanager
-def exclusive(cache: Path) -> Iterator[None]:
-    """Holds the cache, so that builds started at the same time take turns."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Builds what the command line names."""
     parser = argparse.ArgumentParser(
-        prog="python3 -m nix.images",
+        prog="python -m nix.images",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

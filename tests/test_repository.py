@@ -17,6 +17,8 @@ from agentix.version import VERSION
 ROOT = Path(__file__).resolve().parents[1]
 
 IMPORT_NAMES = {
+    "cyclonedx-python-lib": "cyclonedx",
+    "packageurl-python": "packageurl",
     "python-multipart": "python_multipart",
     "pyyaml": "yaml",
     "typing-extensions": "typing_extensions",

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nix.closures import Builder, Closure, default_store
-from nix.images import Archive, Image, ensure_archive, ensure_loaded, find_image
+from agentix.namespace_sdk.build.archive import Archive
+from agentix.namespace_sdk.build.engine import ensure_loaded
+from agentix.namespace_sdk.store import Closure
+from nix.closures import Builder, default_store
+from nix.images import Image, ensure_image, find_image
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 
@@ -47,25 +50,25 @@ def namespace_closure(builder: Builder, namespace_image: Image) -> Closure:
 
 @pytest.fixture(scope="session")
 def runtime_archive(runtime_image: Image, runtime_closure: Closure) -> Archive:
-    return ensure_archive(runtime_image, runtime_closure, CACHE / "images")
+    return ensure_image(runtime_image, runtime_closure, CACHE / "images")
 
 
 @pytest.fixture(scope="session")
 def namespace_archive(namespace_image: Image, namespace_closure: Closure) -> Archive:
-    return ensure_archive(namespace_image, namespace_closure, CACHE / "images")
+    return ensure_image(namespace_image, namespace_closure, CACHE / "images")
 
 
 @pytest.fixture(scope="session")
 def runtime_tag(docker_engine: str, runtime_image: Image, runtime_archive: Archive) -> str:
     """Gives the tag of the runtime's image, loaded into the engine."""
-    ensure_loaded(runtime_image, runtime_archive)
+    ensure_loaded(runtime_archive, runtime_image.tag)
     return runtime_image.tag
 
 
 @pytest.fixture(scope="session")
 def namespace_tag(docker_engine: str, namespace_image: Image, namespace_archive: Archive) -> str:
     """Gives the tag of the mock agent's image, loaded into the engine."""
-    ensure_loaded(namespace_image, namespace_archive)
+    ensure_loaded(namespace_archive, namespace_image.tag)
     return namespace_image.tag
 
 

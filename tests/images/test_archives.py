@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from nix.bundle import write_bundle
-from nix.closures import Builder, Closure
-from nix.images import Archive, Image, ensure_archive
+from agentix.namespace_sdk.build.archive import Archive
+from agentix.namespace_sdk.store import Closure, write_bundle
+from nix.closures import Builder
+from nix.images import Image, ensure_image
 from tests.images.conftest import CACHE
 
 
@@ -47,7 +48,7 @@ def test_two_builds_in_two_stores_give_one_image(
 ) -> None:
     elsewhere = Builder(CACHE, store=tmp_path / "store")
     closure = elsewhere.build([runtime_image.expression])[0]
-    again = ensure_archive(runtime_image, closure, tmp_path / "images")
+    again = ensure_image(runtime_image, closure, tmp_path / "images")
     assert again.image_id == runtime_archive.image_id
     assert again.path.read_bytes() == runtime_archive.path.read_bytes()
 
@@ -56,7 +57,7 @@ def test_archive_of_the_same_closure_is_not_written_again(
     runtime_image: Image, runtime_closure: Closure, runtime_archive: Archive
 ) -> None:
     before = runtime_archive.path.stat().st_mtime_ns
-    assert ensure_archive(runtime_image, runtime_closure, CACHE / "images") == runtime_archive
+    assert ensure_image(runtime_image, runtime_closure, CACHE / "images") == runtime_archive
     assert runtime_archive.path.stat().st_mtime_ns == before
 
 

@@ -9,7 +9,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from nix.closures import Builder, Closure
+from agentix.namespace_sdk.store import Closure
+from nix.closures import Builder
 from nix.images import Image, find_image
 
 UNCHECKED_HASH = 0b01

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nix.images import Archive
+from agentix.namespace_sdk.build.archive import Archive
 from tests.task_images import TASK_IMAGES
 
 DEADLINE = 30.0

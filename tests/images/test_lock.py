@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nix.closures import Builder, Closure
+from agentix.namespace_sdk.store import Closure
+from nix.closures import Builder
 from nix.offline.command import FetchError, VanishedError
 from nix.offline.fetch import DEFAULT_LOCK, fetch, fetch_or_newer, runtime_requirements
 from nix.offline.lock import Lock

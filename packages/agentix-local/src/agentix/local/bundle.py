@@ -13,20 +13,18 @@ import hashlib
 import json
 import os
 import py_compile
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from agentix.errors import DeploymentError, ManifestError, UsageError
+from agentix.errors import DeploymentError, UsageError
+from agentix.layout import find_package, lay_out_namespace
 from agentix.local.reference import HOST_MARKER
-from agentix.manifest import NAMESPACE_PARENT, read_manifest
 
 __all__ = ["main", "make_namespace_bundle", "make_runtime_bundle"]
 
-SKIPPED = {"__pycache__", ".mypy_cache", ".ruff_cache", ".DS_Store"}
 SHEBANG_LIMIT = 255
 """Bytes of the longest first line that the kernel reads (execve(2))."""
 
@@ -128,43 +126,19 @@ def make_namespace_bundle(source: Path, directory: Path) -> Path:
         UsageError: A module does not compile.
     """
     source = Path(source)
-    manifest = read_manifest(source / "manifest.json")
-    package = source.joinpath(*manifest.package.split("."))
-    if not package.is_dir():
-        raise ManifestError(f"{source} has no package {manifest.package}: {package} is not there")
+    find_package(source)
 
     def fill(bundle: Path) -> None:
-        entry = bundle / "entry"
-        target = entry / "python" / NAMESPACE_PARENT / package.name
-        _copy(package, target)
-        _compile(target, entry / "python")
-        shutil.copyfile(source / "manifest.json", entry / "manifest.json")
-        if (source / "bin").is_dir():
-            _copy(source / "bin", entry / "bin")
+        lay_out_namespace(source, bundle / "entry")
+        _compile(bundle / "entry" / "python")
 
     return _put(Path(directory), fill)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copies a tree with the modes 0644 and 0755, and links as they are."""
-    target.mkdir(parents=True)
-    for path in sorted(source.iterdir()):
-        copied = target / path.name
-        if path.name in SKIPPED or path.suffix == ".pyc":
-            continue
-        if path.is_symlink():
-            copied.symlink_to(path.readlink())
-        elif path.is_dir():
-            _copy(path, copied)
-        else:
-            shutil.copyfile(path, copied)
-            copied.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
-
-
-def _compile(package: Path, root: Path) -> None:
+def _compile(root: Path) -> None:
     """Writes bytecode that depends on the source alone (PEP 552)."""
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(root.rglob("*.py")):
         name = str(path.relative_to(root))
         try:
             py_compile.compile(str(path), dfile=name, doraise=True, invalidation_mode=mode)
