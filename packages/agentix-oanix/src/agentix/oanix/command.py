@@ -1,4 +1,4 @@
-"""The command `agentix-oanix`: runs a program, shows a namespace, replays a recording."""
+"""The command `agentix-oanix`: runs programs and jobs, shows namespaces, replays recordings."""
 
 import argparse
 import json
@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agentix.oanix.errors import OanixError
-from agentix.oanix.fs.device import DeviceFs
-from agentix.oanix.fs.host import WorkspaceFs
-from agentix.oanix.fs.memory import MemFs
+from agentix.oanix.jobs.command import add_job_parsers
+from agentix.oanix.jobs.job import RunSummary
 from agentix.oanix.machine import Machine
-from agentix.oanix.namespace import Namespace, NamespaceBuilder
+from agentix.oanix.options import add_limits, add_mounts, make_environment, make_namespace
+from agentix.oanix.places import modules_directory
 from agentix.oanix.program import Program
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.stop import Cancellation, Reason
@@ -44,50 +44,30 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="agentix-oanix", description=__doc__)
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser("run", help="run a WASI program in a namespace")
-    _add_mounts(run)
-    run.add_argument("--env", action="append", default=[], metavar="K=V")
-    run.add_argument("--fuel", type=int, metavar="N")
-    run.add_argument("--timeout", type=float, metavar="S", help="seconds")
-    run.add_argument("--memory", type=int, metavar="BYTES")
-    run.add_argument("--deterministic", action="store_true")
-    run.add_argument("--record", type=Path, metavar="FILE")
+    add_limits(run)
+    run.add_argument("--record", type=Path, metavar="FILE", help="write the trace of host calls")
+    run.add_argument("--result", type=Path, metavar="FILE", help="write what it came to, as JSON")
     run.add_argument("program", type=Path, metavar="PROG.wasm")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG")
     run.set_defaults(act=_run)
     shown = commands.add_parser("ns", help="about namespaces").add_subparsers(required=True)
     show = shown.add_parser("show", help="print a namespace as JSON, with its digest")
-    _add_mounts(show)
+    add_mounts(show)
     show.set_defaults(act=_show)
     replay = commands.add_parser("replay", help="run a program again from a recording")
     replay.add_argument("recording", type=Path, metavar="FILE")
     replay.add_argument("program", type=Path, metavar="PROG.wasm")
     replay.set_defaults(act=_replay)
+    add_job_parsers(commands.add_parser("job", help="about jobs that run from a queue"))
     return parser
-
-
-def _add_mounts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mount", action="append", default=[], metavar="GUEST=HOST[:ro]")
-
-
-def _namespace(mounts: Sequence[str]) -> Namespace:
-    """Makes a namespace of a host's directories, with memory at `/tmp` and devices at `/dev`."""
-    builder = NamespaceBuilder().mount("/tmp", MemFs()).mount("/dev", DeviceFs())  # noqa: S108
-    for mount in mounts:
-        guest, equals, host = mount.partition("=")
-        if not equals:
-            raise OanixError(f"--mount {mount}: write it as GUEST=HOST or GUEST=HOST:ro")
-        readonly = host.endswith(":ro")
-        builder.mount(guest, WorkspaceFs(host.removesuffix(":ro")), readonly=readonly)
-    return builder.build()
 
 
 def _run(options: argparse.Namespace) -> int:
     """Runs a program with the command's own streams."""
-    environment = dict(pair.partition("=")[::2] for pair in options.env)
     cancellation, stdin = Cancellation(), Pipe()
     config = RunConfig(
         arguments=(options.program.name, *options.arguments),
-        environment=environment,
+        environment=make_environment(options),
         stdin=stdin,
         stdout=lambda piece: _write(1, piece),
         stderr=lambda piece: _write(2, piece),
@@ -100,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
         cancellation=cancellation,
         record=options.record is not None,
     )
-    namespace, machine = _namespace(options.mount), Machine(_cache())
+    namespace, machine = make_namespace(options).build(), _machine()
     program = _load(machine, options.program, deterministic=options.deterministic)
     threading.Thread(target=_feed, args=(stdin,), name="stdin", daemon=True).start()
     signal.signal(signal.SIGINT, lambda *_: cancellation.cancel())
@@ -108,6 +88,8 @@ def _run(options: argparse.Namespace) -> int:
         result = executor.submit(machine.run, program, namespace, config).result()
     if options.record is not None and result.trace is not None:
         result.trace.save(options.record)
+    if options.result is not None:
+        options.result.write_text(RunSummary.of("program", result).model_dump_json() + "\n")
     return _report(result)
 
 
@@ -118,7 +100,7 @@ def _report(result: RunResult) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    trace, machine = Trace.load(options.recording), Machine(_cache())
+    trace, machine = Trace.load(options.recording), _machine()
     program = _load(machine, options.program, deterministic=trace.deterministic)
     result = machine.replay(program, trace)
     _write(1, result.stdout)
@@ -127,7 +109,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    namespace = _namespace(options.mount)
+    namespace = make_namespace(options).build()
     print(json.dumps({"digest": namespace.digest, **namespace.spec()}, indent=2))
     return 0
 
@@ -143,9 +125,8 @@ def _load(machine: Machine, path: Path, deterministic: bool) -> Program:
         timer.cancel()
 
 
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "agentix-oanix" / "modules"
+def _machine() -> Machine:
+    return Machine(modules_directory(os.environ))
 
 
 def _feed(stdin: Pipe) -> None:

@@ -1,7 +1,7 @@
 """Trajectory: the runs of an environment as an ATIF document (Agent Trajectory Format, v1.8)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -36,33 +36,47 @@ class Trajectory:
 
     def run(self, arguments: Sequence[str], result: RunResult) -> None:
         """Adds a run of a program: its arguments, its output and what it used."""
+        observed = (result.stdout + result.stderr).decode(errors="replace")
+        used = {
+            "exit_code": result.exit_code,
+            "reason": str(result.reason),
+            "fuel": result.fuel,
+            "wall_seconds": result.wall_time,
+            "host_calls": result.host_calls,
+            "files_written": list(result.files_written),
+        }
+        text = f"{' '.join(arguments)}: {result.reason}, exit code {result.exit_code}"
+        self._call("run_wasi", {"arguments": list(arguments)}, observed, text, used)
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any], observed: str, extra: Mapping[str, Any]
+    ) -> None:
+        """Adds a call of a tool: its name, its arguments, and what was seen of it."""
+        self._call(name, arguments, observed, name, extra)
+
+    def _call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        observed: str,
+        text: str,
+        extra: Mapping[str, Any],
+    ) -> None:
         call_id = f"call-{len(self._steps) + 1}"
-        observed = result.stdout + result.stderr
+        call = {"tool_call_id": call_id, "function_name": name, "arguments": dict(arguments)}
         self._add(
             "agent",
-            f"{' '.join(arguments)}: {result.reason}, exit code {result.exit_code}",
+            text,
             llm_call_count=0,
-            tool_calls=[
-                {
-                    "tool_call_id": call_id,
-                    "function_name": "run_wasi",
-                    "arguments": {"arguments": list(arguments)},
-                }
-            ],
-            observation={
-                "results": [
-                    {"source_call_id": call_id, "content": observed.decode(errors="replace")}
-                ]
-            },
-            extra={
-                "exit_code": result.exit_code,
-                "reason": str(result.reason),
-                "fuel": result.fuel,
-                "wall_seconds": result.wall_time,
-                "host_calls": result.host_calls,
-                "files_written": list(result.files_written),
-            },
+            tool_calls=[call],
+            observation={"results": [{"source_call_id": call_id, "content": observed}]},
+            extra=dict(extra),
         )
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return len(self._steps)
 
     def to_json(self) -> dict[str, Any]:
         """Gives the document.

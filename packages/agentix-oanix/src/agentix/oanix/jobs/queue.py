@@ -1,0 +1,148 @@
+"""JobQueue: jobs as a user has them, submitted, watched, cancelled and read."""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from agentix.oanix.jobs.directory import JobDirectory
+from agentix.oanix.jobs.job import Job, JobSpec
+from agentix.oanix.jobs.logs import LogChunk, Stream, follow_logs, read_log
+from agentix.oanix.jobs.manager import start_manager
+from agentix.oanix.jobs.store import JobStore
+from agentix.oanix.jobs.watch import Watch
+from agentix.oanix.places import jobs_directory
+
+__all__ = ["JobQueue"]
+
+
+class JobQueue:
+    """The jobs of a directory; a context manager, for one thread.
+
+    Args:
+        directory: Where the jobs are; by default the user's own queue, which the command
+            `agentix-oanix job` uses too.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self.directory = JobDirectory(directory or jobs_directory(os.environ))
+        """Where the jobs are."""
+        self._store = JobStore(self.directory)
+
+    def close(self) -> None:
+        """Closes the database; the jobs go on."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def submit(self, spec: JobSpec, *, start: bool = True) -> UUID:
+        """Adds a job, and gives its number.
+
+        Args:
+            spec: What the job is asked for.
+            start: Starts a manager in the background where there is none.
+
+        Raises:
+            JobError: There is such a job already, or one that it comes after is unknown.
+        """
+        self._store.submit(spec)
+        if start:
+            start_manager(self.directory)
+        return spec.id
+
+    def get(self, job: UUID) -> Job:
+        """Gives a job.
+
+        Raises:
+            JobError: It is unknown.
+        """
+        return self._store.get(job)
+
+    def jobs(self) -> Sequence[Job]:
+        """Gives all jobs in the order of their submission."""
+        return self._store.jobs()
+
+    def cancel(self, job: UUID) -> None:
+        """Cancels a job: at once where it waits, and soon where it runs.
+
+        Raises:
+            JobError: It is unknown, or has ended.
+        """
+        self._store.cancel(job)
+
+    def wait(self, job: UUID, timeout: float | None = None) -> Job:
+        """Waits until a job has ended.
+
+        Args:
+            job: The job's number.
+            timeout: Seconds; `None` for no limit.
+
+        Raises:
+            JobError: It is unknown.
+            TimeoutError: It did not end in time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with Watch([self.directory.ends.path]) as watch:
+            while not (found := self._store.get(job)).ended:
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    raise TimeoutError(f"job {job} is {found.status.status} after {timeout} s")
+                watch.wait(remaining)
+        return found
+
+    def logs(
+        self, job: UUID, *, offsets: tuple[int, int] = (0, 0), follow: bool = True
+    ) -> Iterator[LogChunk]:
+        """Gives what a job writes to its outputs, piece by piece, until it has ended.
+
+        Args:
+            job: The job's number.
+            offsets: Bytes of standard output and of standard error to leave out.
+            follow: Waits for more; otherwise gives what is there.
+
+        Raises:
+            JobError: It is unknown.
+        """
+        return follow_logs(self._store, job, offsets=offsets, follow=follow)
+
+    def output(self, job: UUID, stream: Stream = "stdout") -> bytes:
+        """Gives all that a job has written to an output so far.
+
+        Raises:
+            JobError: It is unknown.
+        """
+        self._store.get(job)
+        parts: list[bytes] = []
+        while part := read_log(self._store, job, stream, sum(map(len, parts))):
+            parts.append(part)
+        return b"".join(parts)
+
+    def file(self, job: UUID, name: str) -> Path:
+        """Gives the path of a file among a job's logs, such as `atif/trajectory.json`."""
+        return self.directory.logs(job) / name
+
+    def keep_program(self, wasm: bytes) -> Path:
+        """Keeps the content of a program, so that jobs need no file of the submitter's.
+
+        Returns:
+            The file that has it, named by its SHA-256.
+        """
+        path = self.directory.program(hashlib.sha256(wasm).hexdigest())
+        if not path.exists():
+            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+            unfinished.write_bytes(wasm)
+            unfinished.replace(path)
+        return path

@@ -1,0 +1,80 @@
+"""Options that several subcommands of `agentix-oanix` have, and what they mean."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentix.oanix.errors import NamespaceError, OanixError
+from agentix.oanix.fs.host import WorkspaceFs
+from agentix.oanix.namespace import Namespace, NamespaceBuilder
+from agentix.oanix.profile import minimal
+
+__all__ = ["add_limits", "add_mounts", "make_environment", "make_namespace"]
+
+
+def add_mounts(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say what a program sees."""
+    parser.add_argument("--mount", action="append", default=[], metavar="GUEST=HOST[:ro]")
+    parser.add_argument(
+        "--namespace", type=Path, metavar="FILE", help="start from this specification, as JSON"
+    )
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how a program is run."""
+    add_mounts(parser)
+    parser.add_argument("--env", action="append", default=[], metavar="K=V")
+    parser.add_argument("--fuel", type=int, metavar="N")
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds")
+    parser.add_argument("--memory", type=int, metavar="BYTES")
+    parser.add_argument("--deterministic", action="store_true")
+
+
+def make_environment(options: argparse.Namespace) -> dict[str, str]:
+    """Gives the environment variables of `--env`.
+
+    Raises:
+        OanixError: One has no equals sign.
+    """
+    for pair in options.env:
+        if "=" not in pair:
+            raise OanixError(f"--env {pair}: write it as K=V")
+    return dict(pair.partition("=")[::2] for pair in options.env)
+
+
+def make_namespace(options: argparse.Namespace) -> NamespaceBuilder:
+    """Starts the namespace of `--namespace` and `--mount`.
+
+    Without a specification it has memory at `/tmp` and devices at `/dev`.
+
+    Raises:
+        NamespaceError: The specification is malformed.
+        OanixError: A mount is malformed.
+    """
+    builder = minimal() if options.namespace is None else _read_specification(options.namespace)
+    _mount(builder, options.mount)
+    return builder
+
+
+def _read_specification(path: Path) -> NamespaceBuilder:
+    try:
+        spec = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise NamespaceError(f"{path} is no JSON: {error}") from error
+    # `ns show` prints the digest beside what a specification is made of.
+    parts = {name: value for name, value in spec.items() if name != "digest"}
+    builder = NamespaceBuilder()
+    for mount in Namespace.from_spec(parts).mounts:
+        more = {"readonly": mount.readonly, "mode": mount.mode, "source": mount.source}
+        builder.mount(mount.path, mount.service, **more)  # type: ignore[arg-type] # as they were
+    return builder
+
+
+def _mount(builder: NamespaceBuilder, mounts: Sequence[str]) -> None:
+    for mount in mounts:
+        guest, equals, host = mount.partition("=")
+        if not equals:
+            raise OanixError(f"--mount {mount}: write it as GUEST=HOST or GUEST=HOST:ro")
+        readonly = host.endswith(":ro")
+        builder.mount(guest, WorkspaceFs(host.removesuffix(":ro")), readonly=readonly)
