@@ -62,9 +62,8 @@ class Builder:
             fetch_or_newer(DEFAULT_LOCK, self._newer_lock, self._sources)
 
     def _closure(self, entry: Path) -> Closure:
-        paths = self._run("nix-store", "--query", "--requisites", str(entry))
-        requirements = tuple(sorted(path for path in map(Path, paths.split()) if path != entry))
-        return Closure(entry, requirements, self.store or Path("/"))
+        requisites = self._run("nix-store", "--query", "--requisites", str(entry))
+        return Closure.of(entry, requisites, self.store or Path("/"))
 
     def _run(self, program: str, *arguments: str) -> str:
         store = ["--store", str(self.store)] if self.store else []

@@ -48,6 +48,12 @@ class Closure:
     root: Path
     """Where the store lies on disk: `/`, or a directory that stands for it."""
 
+    @classmethod
+    def of(cls, entry: Path, requisites: str, root: Path) -> "Closure":
+        """Reads what `nix-store --query --requisites` says of a store path."""
+        paths = (Path(path) for path in requisites.split())
+        return cls(entry, tuple(sorted(path for path in paths if path != entry)), root)
+
     def physical(self, path: Path) -> Path:
         """Finds a store path on disk."""
         return self.root / path.relative_to("/")

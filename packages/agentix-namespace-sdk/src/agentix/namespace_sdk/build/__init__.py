@@ -1,1 +1,94 @@
-"""Builds a namespace: an image, a bundle or an archive of it, the same for the same source."""
+"""Builds a namespace: an image, an archive or a bundle of it, the same for the same source."""
+
+import argparse
+import asyncio
+import platform
+from pathlib import Path
+
+from agentix.errors import UsageError
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "build an image, an archive or a bundle"
+
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `agentix-namespace build`."""
+    parser.add_argument("path", type=Path, metavar="PATH", help="the directory of the namespace")
+    parser.add_argument(
+        "--builder",
+        choices=("auto", "plain", "nix", "docker"),
+        default="auto",
+        help="local Nix, Docker with Nix inside, or neither; by default what the namespace needs"
+        " and the machine has",
+    )
+    parser.add_argument(
+        "--tag", help="the image's reference; by default __image__, or agentix/<name>:<version>"
+    )
+    parser.add_argument(
+        "--platform", default=None, help="such as linux/arm64; by default this machine's"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR|TAR",
+        help="write a bundle below a directory, or an archive for docker load, instead of loading"
+        " the image into Docker",
+    )
+    parser.add_argument("--push", action="store_true", help="push the image to its registry")
+    parser.add_argument(
+        "--nix-image", metavar="IMAGE", help="what the docker builder builds in; it has Nix"
+    )
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIRECTORY", help="by default ~/.cache/agentix"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds what was asked for, and prints what became of it, one line each.
+
+    Raises:
+        UsageError: The namespace, the reference or the platform can not be built.
+        BuildError: A builder, an engine or a registry failed.
+    """
+    from agentix.namespace_sdk.build.by_docker import NIX_IMAGE
+    from agentix.namespace_sdk.build.pipeline import Build, default_cache
+    from agentix.namespace_sdk.build.progress import Progress
+    from agentix.namespace_sdk.build.project import Project
+
+    build = Build(
+        Project.read(options.path, options.tag),
+        builder=None if options.builder == "auto" else options.builder,
+        platform=_platform(options.platform),
+        cache=(options.cache or default_cache()).absolute(),
+        nix_image=options.nix_image or NIX_IMAGE,
+        progress=Progress(),
+    )
+    output = options.output
+    with build.made() as built:
+        match output:
+            case None if not options.push:
+                print(built.tag, built.load())
+            case Path() if output.suffix == ".tar":
+                print(built.tag, built.save(output), output)
+            case Path():
+                print(built.tag, built.lay_out(output))
+        if options.push:
+            print(built.tag, asyncio.run(built.push()))
+    return 0
+
+
+def _platform(wanted: str | None) -> str:
+    """Gives the platform to build for.
+
+    Raises:
+        UsageError: It is none of Linux.
+    """
+    machine = platform.machine()
+    chosen = wanted or f"linux/{MACHINES.get(machine, machine)}"
+    system, *architecture = chosen.split("/")
+    if system != "linux" or not 1 <= len(architecture) <= 2 or not all(architecture):
+        raise UsageError(f"{chosen!r} is no platform such as linux/amd64 or linux/arm64")
+    return chosen
