@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from agentix.errors import AgentixError
+from agentix.agentserver.errors import AgentServerError
 
 __all__ = ["Identity", "IdentityError", "TrustedKey"]
 
@@ -28,7 +28,7 @@ PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
 
 
-class IdentityError(AgentixError):
+class IdentityError(AgentServerError):
     """A key can not be used: its file is missing, open to others, or holds no Ed25519 key."""
 
 

@@ -15,10 +15,16 @@ from itertools import chain
 from typing import Annotated, Literal
 
 from lxml import etree
+from lxml.etree import _Element as Element
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from agentix.agentserver.core import PRIVILEGED_NAMESPACE
+from agentix.agentserver.errors import AgentServerError, Malformed
 from agentix.agentserver.identity import Identity, TrustedKey
-from agentix.errors import AgentixError
+from agentix.agentserver.xml.canonical import canonical
+from agentix.agentserver.xml.gate import admit
+from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.parser import parse_strict
 
 __all__ = [
     "Command",
@@ -35,20 +41,19 @@ __all__ = [
     "sign_privileged",
 ]
 
-NAMESPACE = "https://xml-pipeline.org/privileged-msg"
 VERSION = "1.0"
 TOLERANCE = 60.0
 """Seconds that a timestamp may differ from now."""
 
-MAX_MESSAGE = 1 << 16
-"""Bytes of the longest privileged message."""
+LIMITS = Limits(size=1 << 16)
+"""What a privileged message may be made of."""
 
 ROOT, PAYLOAD, SIGNATURE = (
-    f"{{{NAMESPACE}}}{name}" for name in ("privileged-msg", "payload", "signature")
+    f"{{{PRIVILEGED_NAMESPACE}}}{name}" for name in ("privileged-msg", "payload", "signature")
 )
 
 
-class PrivilegedError(AgentixError):
+class PrivilegedError(AgentServerError):
     """A privileged message is refused; the reason is for the one who sent it."""
 
 
@@ -152,13 +157,13 @@ def sign_privileged(
     Raises:
         PrivilegedError: The command is not one element.
     """
-    root = etree.Element(ROOT, {"version": VERSION}, nsmap={None: NAMESPACE})
+    root = etree.Element(ROOT, {"version": VERSION}, nsmap={None: PRIVILEGED_NAMESPACE})
     payload = etree.SubElement(root, PAYLOAD)
     payload.set("id", message_id or str(uuid.uuid4()))
     payload.set("timestamp", (timestamp or datetime.now(UTC)).isoformat())
     payload.append(_with_namespace(_parse(command.encode())))
     signature = etree.SubElement(root, SIGNATURE, {"algorithm": "ed25519"})
-    signature.text = base64.b64encode(identity.sign(_canonical(payload))).decode()
+    signature.text = base64.b64encode(identity.sign(canonical(payload))).decode()
     return etree.tostring(root, encoding="utf-8")
 
 
@@ -192,7 +197,7 @@ class PrivilegedGate:
         """How many ids are kept against replays."""
         return len(self._seen)
 
-    def _verified(self, message: bytes) -> etree._Element:
+    def _verified(self, message: bytes) -> Element:
         root = _parse(message)
         if root.tag != ROOT or root.get("version") != VERSION:
             raise PrivilegedError("not a privileged message of version 1.0")
@@ -201,14 +206,14 @@ class PrivilegedGate:
                 pass
             case _:
                 raise PrivilegedError("a privileged message has one payload and one signature")
-        signed = _canonical(payload)
+        signed = canonical(payload)
         if signature.get("algorithm") != "ed25519" or not self._key.verify(
             _signature(signature), signed
         ):
             raise PrivilegedError("bad signature")
         return _parse(signed)
 
-    def _check_time(self, payload: etree._Element) -> None:
+    def _check_time(self, payload: Element) -> None:
         try:
             written = datetime.fromisoformat(payload.get("timestamp", ""))
         except ValueError as error:
@@ -229,48 +234,30 @@ class PrivilegedGate:
         self._seen[message_id] = now + 2 * TOLERANCE
 
 
-def _parse(data: bytes) -> etree._Element:
-    """Parses strictly: no document types, no entities, nothing from elsewhere."""
-    if len(data) > MAX_MESSAGE:
-        raise PrivilegedError(f"a privileged message has at most {MAX_MESSAGE} bytes")
-    parser = etree.XMLParser(
-        resolve_entities=False,
-        no_network=True,
-        load_dtd=False,
-        remove_comments=True,
-        remove_pis=True,
-        encoding="utf-8",
-    )
+def _parse(data: bytes) -> Element:
+    """Parses as strictly as a message of the main bus is parsed."""
     try:
-        root = etree.fromstring(data, parser)
-    except etree.XMLSyntaxError as error:
-        raise PrivilegedError("not XML") from error
-    if root.getroottree().docinfo.doctype:
-        raise PrivilegedError("a document type is refused")
-    return root
+        return parse_strict(admit(data, LIMITS.size), LIMITS)
+    except Malformed as error:
+        raise PrivilegedError(f"not XML that is taken here: {error.kind.value}") from error
 
 
-def _canonical(element: etree._Element) -> bytes:
-    """Gives the exclusive canonical form of an element, without what follows it."""
-    return etree.tostring(element, method="c14n", exclusive=True, with_comments=False)
-
-
-def _signature(element: etree._Element) -> bytes:
+def _signature(element: Element) -> bytes:
     try:
         return base64.b64decode("".join((element.text or "").split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise PrivilegedError("the signature is not base64") from error
 
 
-def _with_namespace(element: etree._Element) -> etree._Element:
+def _with_namespace(element: Element) -> Element:
     """Puts an unqualified command into the namespace of privileged messages."""
     for each in element.iter():
         if not str(each.tag).startswith("{"):
-            each.tag = f"{{{NAMESPACE}}}{each.tag}"
+            each.tag = f"{{{PRIVILEGED_NAMESPACE}}}{each.tag!s}"
     return element
 
 
-def _read_command(payload: etree._Element) -> Command:
+def _read_command(payload: Element) -> Command:
     """Reads a command, whose fields are attributes or elements, with `-` where names have `_`.
 
     Raises:
@@ -291,7 +278,7 @@ def _read_command(payload: etree._Element) -> Command:
         raise PrivilegedError(f"{name}: {reasons}") from error
 
 
-def _fields(element: etree._Element) -> Iterator[tuple[str, str]]:
+def _fields(element: Element) -> Iterator[tuple[str, str]]:
     seen = set()
     children = ((_local(child), child.text or "") for child in element)
     for name, text in chain(element.attrib.items(), children):
@@ -303,8 +290,8 @@ def _fields(element: etree._Element) -> Iterator[tuple[str, str]]:
         raise PrivilegedError(f"{_local(element)}: a field holds elements")
 
 
-def _local(element: etree._Element) -> str:
-    return str(element.tag).removeprefix(f"{{{NAMESPACE}}}")
+def _local(element: Element) -> str:
+    return str(element.tag).removeprefix(f"{{{PRIVILEGED_NAMESPACE}}}")
 
 
 KINDS: Mapping[str, type[Command]] = {

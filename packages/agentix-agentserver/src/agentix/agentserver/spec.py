@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
@@ -81,6 +82,14 @@ def _inside(value: str) -> str:
     """Refuses a relative path that leaves the directory of the file."""
     if ".." in PurePosixPath(value).parts:
         raise ValueError(f"{value!r} leaves the directory of organism.yaml: write it without ..")
+    return value
+
+
+def _http_url(value: str) -> str:
+    """Refuses what is no address of an HTTP server."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise ValueError(f"{value!r} is no address: write http://host:port/path")
     return value
 
 
@@ -240,9 +249,9 @@ class LlmSpec(_Section):
 
     name: Name = "llm"
     """The name that it has here."""
-    base_url: str
+    base_url: Annotated[str, AfterValidator(_http_url)]
     """The address of its API, such as `http://127.0.0.1:11434/v1`."""
-    model: str
+    model: str = Field(min_length=1)
     """The model that it is asked for."""
     key_variable: str | None = None
     """The environment variable that holds its key."""
@@ -251,7 +260,17 @@ class LlmSpec(_Section):
     description: Description = "A language model."
     """What it is for."""
     timeout_seconds: float = Field(default=120.0, gt=0)
-    """Seconds that an answer may take."""
+    """Seconds that an answer may take, with all attempts."""
+    attempts: int = Field(default=3, ge=1, le=10)
+    """How often a request is sent where the endpoint is throttled or broken."""
+    stream: bool = True
+    """Whether the answer is asked for piece by piece."""
+    temperature: float | None = Field(default=None, ge=0)
+    """How much chance there is in an answer; the endpoint's default where it is absent."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of an answer; one that is cut off by it is refused."""
+    answer_bytes: int = Field(default=1 << 20, ge=1)
+    """Bytes of the longest answer that is taken."""
 
 
 class OrganismSpec(_Section):

@@ -20,7 +20,7 @@ from pydantic import (
     ValidationError,
 )
 
-from agentix.errors import AgentixError
+from agentix.agentserver.errors import AgentServerError
 
 __all__ = ["User", "Users", "UsersError", "new_secret", "read_users"]
 
@@ -38,7 +38,7 @@ LONGEST_WAIT = 300.0
 CODE_DIGITS = 6
 
 
-class UsersError(AgentixError):
+class UsersError(AgentServerError):
     """A file of users is missing or malformed."""
 
 

@@ -1,0 +1,1 @@
+"""Language models: the endpoint, the audited peer in front of it, and the listener they make."""
