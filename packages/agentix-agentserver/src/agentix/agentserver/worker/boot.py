@@ -1,6 +1,6 @@
 """The boot of a zygote: a script that runs before anything is on its path.
 
-`python -I -S boot.py DESCRIPTOR PARENT` reads a plan from the control socket, and hands over to
+`python -I -S boot.py DESCRIPTOR PUMP` reads a plan from the control socket, and hands over to
 the zygote.
 """
 
@@ -17,19 +17,17 @@ CONTROL = 3
 
 def main() -> None:
     """Reads the plan, sets the path, and becomes the zygote."""
-    descriptor, parent = map(int, sys.argv[1:])
+    descriptor, pump = map(int, sys.argv[1:])
     if descriptor != CONTROL:
         os.dup2(descriptor, CONTROL)
         os.close(descriptor)
-    if os.getppid() != parent:
-        os._exit(1)
     control = socket.socket(fileno=CONTROL)
     plan = marshal.loads(control.recv(1024 * 1024))  # noqa: S302 - the pump wrote it
     sys.path[:] = plan["path"]
 
     from agentix.agentserver.worker import zygote
 
-    zygote.main(control, plan)
+    zygote.main(control, plan, pump)
 
 
 if __name__ == "__main__":

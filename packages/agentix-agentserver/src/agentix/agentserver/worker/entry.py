@@ -52,14 +52,14 @@ def load(order: Order) -> Entry:
     Raises:
         RegistrationError: It can not be imported or does not fit; the message names the path.
     """
-    from agentix.agentserver.payload.construct import constructor
+    from agentix.agentserver.payload.construct import record_builder
 
     handler = _import_path(order.handler)
     _check_handler(order.handler, handler)
     classes = [_import_class(path) for path in order.payload_classes]
     return Entry(
         handler=handler,
-        constructors=tuple(constructor(cls) for cls in classes),
+        constructors=tuple(record_builder(cls) for cls in classes),
         own_name=order.own_name,
         output=order.output,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Any, Self
 
 from agentix.agentserver.errors import RegistrationError
@@ -53,8 +54,9 @@ class InProcess:
         await self.aclose()
 
     async def start(self) -> None:
-        """Warns that nothing is isolated."""
+        """Warns that nothing is isolated, and lets handlers be imported from their directories."""
         logger.warning(WARNING)
+        sys.path[:0] = [path for path in self._settings.path if path not in sys.path]
 
     def report(self) -> HardeningReport:
         """Says that nothing holds the handlers."""

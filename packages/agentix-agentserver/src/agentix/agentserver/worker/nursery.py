@@ -13,10 +13,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from agentix.agentserver.worker.control import ENDED, FORK, KILL, ORDER, READY, STATE
 from agentix.agentserver.worker.handlers import WorkersError
+from agentix.agentserver.worker.plan import Plan
 from agentix.agentserver.worker.report import Measure
 
 __all__ = ["Nursery"]
@@ -42,7 +42,7 @@ class Nursery:
 
     def __init__(
         self,
-        plan: dict[str, Any],
+        plan: Plan,
         on_ended: Callable[[int, int], None],
         on_lost: Callable[[Nursery], None],
     ) -> None:
@@ -73,7 +73,7 @@ class Nursery:
         self._control = ours
         self._ready = loop.create_future()
         loop.add_reader(ours.fileno(), self._read)
-        ours.send(marshal.dumps(self._plan))
+        ours.send(marshal.dumps(dict(self._plan)))
         try:
             async with asyncio.timeout(START):
                 return await self._ready

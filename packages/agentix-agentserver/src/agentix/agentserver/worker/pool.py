@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import sys
+import tempfile
 from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +24,7 @@ from agentix.agentserver.worker.handlers import (
 )
 from agentix.agentserver.worker.nursery import Nursery
 from agentix.agentserver.worker.output import Output
+from agentix.agentserver.worker.plan import Plan
 from agentix.agentserver.worker.report import HardeningReport, Measure
 from agentix.agentserver.worker.settings import Isolation, WorkerSettings
 from agentix.agentserver.worker.worker import Worker
@@ -83,6 +86,7 @@ class Workers:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
+        self._scratch = ""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -187,6 +191,8 @@ class Workers:
         if self._nursery is not None:
             self._nursery.close()
         self._wake(len(self._waiting))
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def _end(self, lane: Lane, reason: str) -> None:
         worker = lane.worker
@@ -200,15 +206,29 @@ class Workers:
         async with self._starting:
             if self._closed:
                 raise WorkersError("the workers are closed")
+            if not self._scratch:
+                self._scratch = _make_scratch()
             if self._nursery is None:
                 nursery = Nursery(self._plan(), self._ended, self._lost)
                 self._measures = await nursery.start()
                 self._nursery = nursery
             return self._nursery
 
-    def _plan(self) -> dict[str, Any]:
-        path = [str(Path(entry).absolute()) for entry in (*self._settings.path, *sys.path)]
-        return {"path": path, "preload": [*PRELOAD, *self._settings.preload]}
+    def _plan(self) -> Plan:
+        settings = self._settings
+        path = [str(Path(entry).absolute()) for entry in (*settings.path, *sys.path)]
+        return Plan(
+            path=[entry for entry in path if entry != "/"],
+            preload=[*PRELOAD, *settings.preload],
+            readable=list(settings.readable),
+            hidden=list(settings.hidden),
+            memory=settings.memory,
+            cpu=settings.cpu,
+            processes=settings.processes,
+            open_files=settings.open_files,
+            file_size=settings.file_size,
+            scratch=self._scratch,
+        )
 
     async def _fork(self, source: HandlerSource, describing: bool = False) -> Worker:
         """Forks a worker for a listener when there is room for one."""
@@ -302,6 +322,13 @@ class Workers:
             worker.ended("the zygote ended")
             self._forget_lane(worker)
         self._wake(len(self._waiting))
+
+
+def _make_scratch() -> str:
+    """Makes the directory of scratch directories; others may pass through it to their own."""
+    directory = tempfile.mkdtemp(prefix="agentix-workers-")
+    Path(directory).chmod(0o711)
+    return directory
 
 
 def _records(source: HandlerSource, content: bytes) -> tuple[dict[str, Any], ...]:

@@ -1,0 +1,105 @@
+"""The kernel: calls that Python has no function for, and the numbers that they take."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+
+__all__ = ["KernelError", "call", "die_with_parent", "drop_capabilities", "system_call"]
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+
+CAPABILITY_VERSION_3 = 0x20080522
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class KernelError(Exception):
+    """The kernel refuses a call; the text names the call and the error."""
+
+
+class CapabilityHeader(ctypes.Structure):
+    """`struct __user_cap_header_struct` of capset(2)."""
+
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+def call(name: str, *arguments: object, about: str = "") -> int:
+    """Calls a function of the C library that is little more than a call of the kernel.
+
+    Raises:
+        KernelError: It gives an error.
+    """
+    result: int = getattr(LIBC, name)(*map(_argument, arguments))
+    return _checked(result, f"{name}({about})")
+
+
+def system_call(number: int, name: str, *arguments: object) -> int:
+    """Calls the kernel by number, where no function of the C library does.
+
+    Raises:
+        KernelError: It gives an error.
+    """
+    result: int = LIBC.syscall(ctypes.c_long(number), *map(_argument, arguments))
+    return _checked(result, name)
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process when the thread that made it ends.
+
+    Raises:
+        KernelError: The kernel refuses it.
+    """
+    call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0, about="PR_SET_PDEATHSIG")
+
+
+def drop_capabilities() -> None:
+    """Gives up every capability.
+
+    Raises:
+        KernelError: The kernel refuses it.
+    """
+    header = CapabilityHeader(CAPABILITY_VERSION_3, 0)
+    none = (ctypes.c_uint32 * 6)()
+    call("capset", ctypes.byref(header), ctypes.byref(none), about="none")
+
+
+def _argument(value: object) -> object:
+    """Gives an integer the width of a register, and text as bytes."""
+    match value:
+        case int():
+            return ctypes.c_long(value)
+        case str():
+            return os.fsencode(value)
+        case _:
+            return value
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise KernelError(f"{what}: {errno.errorcode.get(code, code)}, {os.strerror(code)}")
+    return result
