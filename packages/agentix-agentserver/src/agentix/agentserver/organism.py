@@ -1,16 +1,63 @@
 """Organisms: a pump, its listeners and its journal, from one `organism.yaml`."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from agentix.agentserver.events import Event
+from lxml import etree
+
+from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
+from agentix.agentserver.emitter import CORE
+from agentix.agentserver.errors import AgentServerError
+from agentix.agentserver.events import Event, EventBus
+from agentix.agentserver.graph import Edge, Graph, Node, Shape, draw
+from agentix.agentserver.journal import Journal
+from agentix.agentserver.ledger import Ledger
+from agentix.agentserver.meta import allowed_listeners
+from agentix.agentserver.names import new_thread_id
 from agentix.agentserver.principal import LOCAL, Principal
-from agentix.agentserver.spec import GatewaySpec, ListenerSpec, OrganismSpec
+from agentix.agentserver.pump import Pump
+from agentix.agentserver.registration import Registrar
+from agentix.agentserver.registry import Listener, Registry
+from agentix.agentserver.spec import GatewaySpec, ListenerSpec, OrganismSpec, load_spec
+from agentix.agentserver.threads import Thread
+from agentix.agentserver.trusted import TrustedListener
+from agentix.agentserver.worker.inprocess import InProcess
+from agentix.agentserver.worker.pool import Workers
+from agentix.agentserver.worker.settings import Isolation, WorkerSettings
+from agentix.agentserver.xml.envelope import build_envelope
 
-__all__ = ["Capability", "OrganismLike", "Receipt", "Request", "ThreadInfo", "TrustedListener"]
+__all__ = ["CallTimeoutError", "Capability", "Organism", "Receipt", "ThreadInfo", "wrap"]
+
+logger = logging.getLogger(__name__)
+
+SYSTEM = "system"
+"""Who owns the thread that the organism boots in."""
+
+CHUNK = 500
+"""Events that are read from the journal before others have their turn."""
+
+
+class CallTimeoutError(AgentServerError, TimeoutError):
+    """A call took too long; what follows from its message goes on.
+
+    Args:
+        thread: The thread of the message, to listen to.
+        replies: The envelopes that had come back.
+    """
+
+    def __init__(self, thread: str, replies: Sequence[bytes]) -> None:
+        super().__init__(
+            f"thread {thread} was still busy at the timeout, with {len(replies)} replies so far: "
+            "listen to it, or give a longer timeout"
+        )
+        self.thread = thread
+        self.replies = tuple(replies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +67,7 @@ class Receipt:
     thread: str
     """The thread that it went to, which is a new one where it named none of its sender's."""
     seq: int
-    """The number of its event; what follows from it has greater ones."""
+    """The number of the last event before what follows from the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +81,7 @@ class Capability:
     root_tag: str
     """The root tag of its payload."""
     xsd: bytes
-    """The schema of its payload."""
+    """The schema of its payload; empty where it takes several."""
     example: str
     """An example of its payload."""
     prompt: str
@@ -51,49 +98,98 @@ class ThreadInfo:
     """The principal that owns the conversation, then the listeners down to this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a trusted listener is called with; the pump established all of it."""
+def wrap(payload: str | bytes, sender: str = LOCAL.name, thread: str | None = None) -> bytes:
+    """Puts a payload into an envelope.
 
-    payload: dict[str, Any]
-    """The fields of the payload as plain values; empty where it has no class of its own."""
-    xml: bytes
-    """The payload element, canonical."""
-    thread_id: str
-    """The UUID of its own thread."""
-    caller: str
-    """The name of the listener or principal that called."""
-    caller_thread: str
-    """The UUID of the caller's thread."""
-    book: Callable[[int], None]
-    """Books so many tokens to the caller's thread, and tells it as a `token_usage` event."""
+    Args:
+        payload: One element.
+        sender: The principal that will post it.
+        thread: The thread to go on with; `None` begins a new one.
+    """
+    body = payload.encode() if isinstance(payload, str) else payload
+    meta = f"<e:from>{sender}</e:from>" + (f"<e:thread>{thread}</e:thread>" if thread else "")
+    head = f'<e:message xmlns:e="{ENVELOPE_NAMESPACE}"><e:meta>{meta}</e:meta>'
+    return head.encode() + body + b"</e:message>"
 
 
-@dataclass(frozen=True, slots=True)
-class TrustedListener:
-    """A listener that runs in the pump: the model peer, a namespace's function, a gateway."""
+class Organism:
+    """An organism. It is an async context manager; it runs while that is open.
 
-    name: str
-    """Its name."""
-    description: str
-    """What it is for."""
-    handle: Callable[[Request], Awaitable[bytes]]
-    """Gives payloads as a handler does; what it raises becomes "Handler failed" for the caller."""
-    payload: Any = None
-    """The `RecordType` of its payload, or `None` to take every root tag that starts with its name
-    and a dot, unvalidated."""
-    handler_seconds: float | None = None
-    """Seconds that it may take for one message."""
+    Args:
+        spec: What it is made of.
+        directory: What relative paths in `spec` are relative to.
+    """
 
+    def __init__(self, spec: OrganismSpec, directory: Path) -> None:
+        self.spec = spec
+        self.directory = directory
+        self._registry = Registry()
+        self._bus = EventBus()
+        self._journal = self._make_journal()
+        self._ledger = Ledger(self._journal, self._bus)
+        self._handlers = self._make_handlers()
+        self._registrar = Registrar(self._handlers, spec.limits, directory / spec.schemas)
+        self._trusted: list[TrustedListener] = []
+        self._gateways: dict[str, GatewaySpec] = {}
+        self._resources = AsyncExitStack()
+        self._running = False
+        self._changes = asyncio.Lock()
+        self.pump = Pump(
+            self._registry,
+            self._ledger,
+            self._handlers,
+            spec.limits,
+            spec.meta,
+            depth_first=spec.thread_scheduling == "depth-first",
+        )
+        """The pump, whose pipelines can be changed."""
 
-class OrganismLike(Protocol):
-    """What gateways, the command and the namespace use of an organism."""
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Makes an organism of an `organism.yaml`, which is checked and not yet started.
 
-    spec: OrganismSpec
-    directory: Path
+        Raises:
+            SpecError: The file says what an organism can not be.
+        """
+        file = Path(path).absolute()
+        return cls(load_spec(file), file.parent)
+
+    def _make_journal(self) -> Journal:
+        spec = self.spec.journal
+        if spec is None:
+            return Journal(None)
+        return Journal(self.directory / spec.path, disk=spec.sync == "disk")
+
+    def _make_handlers(self) -> Workers | InProcess:
+        settings = WorkerSettings(
+            isolation=Isolation(self.spec.isolation),
+            preload=self.spec.preload,
+            path=tuple(str(self.directory / path) for path in self.spec.import_paths),
+            output=self.spec.limits.message_bytes,
+        )
+        if settings.isolation is Isolation.INPROCESS:
+            return InProcess(settings)
+        return Workers(settings)
 
     async def __aenter__(self) -> Self:
-        """Starts workers, registers every listener, delivers what the journal holds."""
+        """Starts workers, registers every listener, and delivers what the journal holds.
+
+        Raises:
+            RegistrationError: A listener can not be registered; nothing was started.
+            JournalError: The journal can not be used.
+        """
+        async with AsyncExitStack() as resources:
+            resources.enter_context(self._journal)
+            await self._handlers.start()
+            resources.push_async_callback(self._handlers.aclose)
+            await self._register_all()
+            resources.callback(self._bus.close)
+            resources.push_async_callback(self.pump.aclose)
+            await self._recover()
+            await self._boot()
+            self._resources = resources.pop_all()
+        self._running = True
+        return self
 
     async def __aexit__(
         self,
@@ -101,15 +197,84 @@ class OrganismLike(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Ends handlers and workers, and closes the journal."""
+        self._running = False
+        await self._resources.aclose()
+
+    async def _register_all(self) -> None:
+        listeners = await self._registrar.make(self.spec.listeners)
+        trusted = [self._registrar.make_trusted(each) for each in self._trusted]
+        self._registry.add([*listeners, *trusted])
+        self._registrar.write_schemas(listeners)
+        for listener in self._registry:
+            self._tell_state(listener, "registered")
+        report = self._handlers.report()
+        for measure in report.missing:
+            logger.warning("handlers are held less than they could be: %s", measure)
+
+    def _tell_state(self, listener: Listener, state: str) -> None:
+        detail = f"{state}, root tag {listener.root}"
+        self._ledger.event("listener_state", sender=listener.name, detail=detail)
+
+    async def _recover(self) -> None:
+        """Brings back the threads of the time before; delivers or reports what was under way."""
+        recovered = self._ledger.recover()
+        for id, (parent, name) in recovered.threads.items():  # noqa: A001 - the thread's word for it
+            above = self.pump.threads.get(parent) if parent else None
+            if above is not None:
+                self.pump.threads.open_child(above, name, id)
+            elif not parent:
+                self.pump.threads.open_root(id, name)
+        for thread in self.pump.threads:
+            if thread.parent is None and thread.name == SYSTEM:
+                self.pump.prune(thread, True)
+        for pending in recovered.pending.values():
+            await self.pump.redeliver(pending)
+
+    async def _boot(self) -> None:
+        """Tells the organism's own thread that everybody is registered."""
+        root = self.pump.threads.open_root(new_thread_id(), SYSTEM)
+        self._ledger.opened(root)
+        boot = etree.Element(f"{{{CORE_NAMESPACE}}}boot", nsmap={None: CORE_NAMESPACE})
+        xml = build_envelope(CORE, SYSTEM, root.id, boot)
+        self._ledger.event("message", thread=root.id, sender=CORE, to=SYSTEM, xml=xml)
+        self.pump.commit()
 
     async def post(self, message: bytes, principal: Principal | str = LOCAL) -> Receipt:
-        """Takes an envelope; it is in the journal when this returns. A `<huh>` is an event."""
+        """Takes an envelope; it is in the journal when this returns.
+
+        A message that is refused is answered by a `<huh>`, which is an event as any reply is.
+
+        Args:
+            message: The bytes of a `<message>`.
+            principal: Who sends it, as established by the caller of this function.
+        """
+        seq = self._ledger.seq
+        state, _ = await self.pump.post(message, Principal.of(principal))
+        return Receipt(state.thread_id, seq)
 
     async def call(
         self, message: bytes, principal: Principal | str = LOCAL, *, timeout: float = 60.0
     ) -> list[bytes]:
-        """Posts an envelope and gives the envelopes that came back when nothing is under way."""
+        """Posts an envelope, and waits until nothing that follows from it is under way.
+
+        Args:
+            message: The bytes of a `<message>`.
+            principal: Who sends it, as established by the caller of this function.
+            timeout: Seconds to wait.
+
+        Returns:
+            The canonical envelopes that came back to the principal, in their order.
+
+        Raises:
+            CallTimeoutError: Something is still under way.
+        """
+        state, exchange = await self.pump.post(message, Principal.of(principal))
+        try:
+            async with asyncio.timeout(timeout):
+                await exchange.ended()
+        except TimeoutError:
+            raise CallTimeoutError(state.thread_id, exchange.replies) from None
+        return exchange.replies
 
     def listen(
         self,
@@ -117,48 +282,261 @@ class OrganismLike(Protocol):
         after_seq: int | None = 0,
         principal: Principal | str | None = None,
     ) -> AsyncIterator[Event]:
-        """Gives events after a number (`None`: from now on), of one thread or for one principal."""
+        """Gives events as they happen, after those that have happened already.
 
-    def describe(self, name: str) -> Capability:
-        """Gives what callers of a listener need to know; `KeyError` where there is none."""
+        A subscriber that is too slow gets a `gap`: the events before its `seq` are to be had by
+        listening again.
 
-    def catalog(self, principal: Principal | str) -> Sequence[Capability]:
-        """Gives the listeners that a principal may call."""
+        Args:
+            thread: The thread whose events are wanted; `None` for all.
+            after_seq: The number of the last event that is known; `None` for those from now on.
+            principal: Whose events are wanted; `None` for everybody's.
+        """
+        after = self._ledger.seq if after_seq is None else after_seq
+        return self._listen(thread, after, None if principal is None else Principal.of(principal))
 
-    def peers(self, name: str) -> Sequence[Capability]:
-        """Gives the listeners that a listener may call, for the prompt of a model."""
+    async def _listen(
+        self, thread: str | None, after: int, principal: Principal | None
+    ) -> AsyncIterator[Event]:
+        def wanted(event: Event) -> bool:
+            return (thread is None or event.thread == thread) and (
+                principal is None or event.concerns(principal.name)
+            )
 
-    def threads(self) -> Sequence[ThreadInfo]:
-        """Gives the threads that are alive."""
+        self.pump.commit()
+        upto = self._ledger.seq
+        subscription = self._bus.subscribe(wanted, self.spec.limits.subscriber_events)
+        try:
+            if after < upto:
+                async for event in _in_turns(self._ledger.events(thread or "")):
+                    if after < event.seq <= upto and wanted(event):
+                        yield event
+            while (live := await subscription.next()) is not None:
+                if live.seq > after:
+                    yield live
+        finally:
+            self._bus.unsubscribe(subscription)
 
-    def history(
+    async def history(
         self, thread: str, principal: Principal | str | None = None
     ) -> AsyncIterator[Event]:
-        """Gives the messages of a thread, oldest first."""
+        """Gives the messages of a thread, oldest first; those of threads that ended, too.
+
+        Args:
+            thread: The UUID of the thread.
+            principal: Whose messages are wanted; `None` for everybody's.
+        """
+        name = None if principal is None else Principal.of(principal).name
+        self.pump.commit()
+        async for event in _in_turns(self._ledger.events(thread)):
+            if (
+                event.thread == thread
+                and event.kind in ("message", "huh")
+                and (name is None or event.concerns(name))
+            ):
+                yield event
+
+    def describe(self, name: str) -> Capability:
+        """Gives what callers of a listener need to know.
+
+        Raises:
+            KeyError: There is no listener of that name.
+        """
+        listener = self._registry.get(name)
+        if listener is None:
+            raise KeyError(name)
+        return _capability(listener)
+
+    def catalog(self, principal: Principal | str = LOCAL) -> list[Capability]:
+        """Gives the listeners that a principal may call."""
+        listeners = allowed_listeners(self._registry, Principal.of(principal))
+        return [_capability(listener) for listener in listeners]
+
+    def peers(self, name: str) -> list[Capability]:
+        """Gives the listeners that a listener may call, for the prompt of a model.
+
+        Raises:
+            KeyError: There is no listener of that name.
+        """
+        listener = self._registry.get(name)
+        if listener is None:
+            raise KeyError(name)
+        found = [peer for each in listener.peers for peer in self._registry.named(each)]
+        return [_capability(each) for each in found]
+
+    def threads(self) -> list[ThreadInfo]:
+        """Gives the threads that are alive."""
+        return [ThreadInfo(thread.id, thread.path) for thread in self.pump.threads]
+
+    def close_thread(self, thread: str, principal: Principal | str = LOCAL) -> bool:
+        """Ends a conversation and frees its threads.
+
+        Returns:
+            Whether there was such a conversation of the principal.
+        """
+        found = self.pump.threads.get(thread)
+        if found is None or found.parent is not None or found.name != Principal.of(principal).name:
+            return False
+        self.pump.prune(found, True)
+        self.pump.commit()
+        return True
+
+    def tokens_left(self, thread: str) -> int | None:
+        """Gives the tokens that a listener may still use in a thread; `None` for no limit."""
+        found = self._thread(thread)
+        listener = self._registry.get(found.name)
+        if listener is None or listener.tokens is None:
+            return None
+        return max(0, listener.tokens - found.tokens)
+
+    def book(self, thread: str, tokens: int) -> None:
+        """Books tokens to a thread.
+
+        Raises:
+            KeyError: There is no such thread.
+        """
+        self.pump.book(self._thread(thread), tokens)
+
+    def _thread(self, id: str) -> Thread:  # noqa: A002 - the thread's word for it
+        thread = self.pump.threads.get(id)
+        if thread is None:
+            raise KeyError(id)
+        return thread
 
     def graph(self, format: str = "mermaid", team: str | None = None) -> str:  # noqa: A002 - the protocol's word
-        """Draws the organism: `mermaid`, `graphviz` or `json`."""
+        """Draws the organism.
+
+        Args:
+            format: `mermaid`, `graphviz` or `json`.
+            team: A listener or a prefix of names, to draw only what it reaches.
+
+        Raises:
+            ValueError: There is no such format.
+        """
+        graph = Graph(
+            self.spec.organism.name,
+            tuple(self._nodes()),
+            tuple(self._edges()),
+            tuple(self._members()),
+        )
+        return draw(graph if team is None else graph.team(team), format)
+
+    def _nodes(self) -> Iterator[Node]:
+        for listener in self._registry:
+            yield Node(listener.name, self._shape(listener), listener.description)
+        for group in {listener.group: None for listener in self._registry if listener.group}:
+            yield Node(str(group), "group", "A broadcast group.")
+
+    def _shape(self, listener: Listener) -> Shape:
+        if listener.name in self._gateways:
+            return "gateway"
+        if listener.trusted is not None:
+            return "trusted"
+        return "agent" if listener.agent else "listener"
+
+    def _edges(self) -> Iterator[Edge]:
+        for listener in self._registry:
+            for peer in listener.peers:
+                name = peer.replace("ns:", "ns.", 1)
+                if self._registry.named(peer):
+                    yield Edge(listener.name, name)
+
+    def _members(self) -> Iterator[Edge]:
+        for listener in self._registry:
+            if listener.group is not None:
+                yield Edge(listener.group, listener.name)
 
     def status(self) -> dict[str, Any]:
-        """Gives facts for `get-status`: name, listeners, threads, running handlers, hardening."""
+        """Gives facts about the organism, as JSON has them."""
+        return {
+            "name": self.spec.organism.name,
+            "running": self._running,
+            "listeners": len(self._registry),
+            "threads": len(self.pump.threads),
+            "handlers_running": self.pump.running,
+            "last_seq": self._ledger.seq,
+            "isolation": self._handlers.report().lines(),
+        }
 
     def security(self, principal: str, detail: str) -> None:
         """Records a security event that a gateway saw."""
+        logger.warning("%s: %s", principal, detail)
+        self._ledger.event("security", sender=principal, detail=detail)
+        self.pump.commit()
 
-    async def register(self, listener: ListenerSpec) -> Capability:
-        """Adds a listener while messages flow; `RegistrationError`, and nothing is changed."""
+    async def register(self, spec: ListenerSpec) -> Capability:
+        """Adds a listener while messages flow.
+
+        Raises:
+            RegistrationError: It can not be registered; nothing has changed.
+        """
+        async with self._changes:
+            (listener,) = await self._registrar.make([spec])
+            self._registry.add([listener])
+            self._registrar.write_schemas([listener])
+        self._tell_state(listener, "registered")
+        self.pump.commit()
+        return _capability(listener)
 
     async def unregister(self, name: str) -> None:
-        """Removes a listener; `KeyError` where there is none."""
+        """Removes a listener; its threads stay, and messages for it lead nowhere.
 
-    def add_trusted(self, listener: TrustedListener) -> None:
-        """Adds a listener that runs in the pump, before or after the start."""
+        Raises:
+            KeyError: There is no listener of that name.
+        """
+        async with self._changes:
+            listener = self._registry.remove(name)
+            await self._handlers.unregister(name)
+        self._tell_state(listener, "unregistered")
+        self.pump.commit()
+
+    def add_trusted(self, trusted: TrustedListener) -> None:
+        """Adds a listener that runs in the pump, before the start or after it.
+
+        Raises:
+            RegistrationError: Its name or root tag is taken.
+        """
+        if not self._running:
+            self._trusted.append(trusted)
+            return
+        listener = self._registrar.make_trusted(trusted)
+        self._registry.add([listener])
+        self._tell_state(listener, "registered")
+        self.pump.commit()
 
     def remove_trusted(self, name: str) -> None:
-        """Removes a listener that runs in the pump."""
+        """Removes a listener that runs in the pump.
 
-    def add_gateway(self, gateway: GatewaySpec, listener: TrustedListener) -> None:
-        """Adds another organism: shown in the graph, called through `listener`."""
+        Raises:
+            KeyError: There is none of that name.
+        """
+        listener = self._registry.remove(name)
+        self._gateways.pop(name, None)
+        self._tell_state(listener, "unregistered")
+        self.pump.commit()
 
-    def close_thread(self, thread: str, principal: Principal | str = LOCAL) -> bool:
-        """Ends a conversation and frees its threads; false where it is not the principal's."""
+    def add_gateway(self, gateway: GatewaySpec, trusted: TrustedListener) -> None:
+        """Adds another organism, which is called through a trusted listener of its name."""
+        self.add_trusted(trusted)
+        self._gateways[gateway.name] = gateway
+
+
+async def _in_turns(events: Iterable[Event]) -> AsyncIterator[Event]:
+    """Gives events that are read from a file, and lets others have their turn between them."""
+    for number, event in enumerate(events):
+        if number % CHUNK == CHUNK - 1:
+            await asyncio.sleep(0)
+        yield event
+
+
+def _capability(listener: Listener) -> Capability:
+    codec = listener.codecs[0]
+    prompt = "" if codec is None else codec.prompt(listener.name, listener.description)
+    return Capability(
+        name=listener.name,
+        description=listener.description,
+        root_tag=listener.root,
+        xsd=b"" if codec is None else codec.xsd,
+        example="" if codec is None else codec.example(),
+        prompt=prompt,
+    )

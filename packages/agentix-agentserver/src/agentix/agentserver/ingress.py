@@ -1,0 +1,164 @@
+"""Ingress: the steps that every message goes through, whoever sent it, before its listener's."""
+
+from collections.abc import Sequence
+
+from agentix.agentserver.core import META_NAMESPACE, PRIVILEGED_NAMESPACE
+from agentix.agentserver.errors import Malformed, PayloadError
+from agentix.agentserver.ledger import Ledger
+from agentix.agentserver.names import is_thread_id, new_thread_id
+from agentix.agentserver.pipeline import Failure, MessageState, Step
+from agentix.agentserver.registry import Listener, Registry
+from agentix.agentserver.scheduler import Target
+from agentix.agentserver.threads import Thread, Threads
+from agentix.agentserver.xml.canonical import canonical
+from agentix.agentserver.xml.envelope import build_envelope, open_envelope
+from agentix.agentserver.xml.huh import CannedText
+from agentix.agentserver.xml.limits import Limits
+
+__all__ = ["Ingress", "read_payload", "validate_payload"]
+
+PRIVILEGED = f"{{{PRIVILEGED_NAMESPACE}}}"
+META = f"{{{META_NAMESPACE}}}"
+
+
+class Ingress:
+    """The steps from bytes to the listeners that a message is for."""
+
+    def __init__(
+        self, registry: Registry, threads: Threads, ledger: Ledger, limits: Limits
+    ) -> None:
+        self._registry = registry
+        self._threads = threads
+        self._ledger = ledger
+        self._limits = limits
+
+    def steps(self) -> Sequence[Step]:
+        """Gives the steps in their order."""
+        return (
+            self.open_message,
+            self.check_provenance,
+            self.assign_thread,
+            self.note_repairs,
+            self.route_message,
+        )
+
+    async def open_message(self, state: MessageState) -> None:
+        """Bounds, parses, repairs, canonicalises and validates the envelope."""
+        try:
+            envelope = open_envelope(state.raw_bytes, self._limits)
+        except Malformed as error:
+            state.error = Failure(CannedText.MALFORMED, str(error))
+            return
+        state.envelope_tree = envelope.payload.getparent()
+        state.payload_tree = envelope.payload
+        state.canonical = envelope.canonical
+        state.to = envelope.to
+        state.repairs = envelope.repairs
+        state.thread_id = envelope.thread or ""
+        state.metadata["from"] = envelope.sender
+
+    async def check_provenance(self, state: MessageState) -> None:
+        """Refuses a `<from>` that is not who the pump knows the sender to be."""
+        claimed = state.metadata["from"]
+        if claimed == state.from_id:
+            return
+        detail = f"{state.from_id} claims to be {claimed!r}"
+        state.thread_id = ""
+        state.error = Failure(CannedText.MALFORMED, detail, security=True)
+
+    async def assign_thread(self, state: MessageState) -> None:
+        """Keeps the thread of an external message that is new or its sender's; else opens one."""
+        if state.principal is None:
+            return
+        given = state.thread_id
+        thread = self._threads.get(given) if given else None
+        if thread is None and is_thread_id(given):
+            state.thread = self._open(given, state.principal.name)
+        elif thread is not None and thread.parent is None and thread.name == state.principal.name:
+            state.thread = thread
+        else:
+            self._replace_thread(state, given)
+
+    def _replace_thread(self, state: MessageState, given: str) -> None:
+        """Moves a message to a thread of its own, and says so in the message."""
+        assert state.principal is not None
+        state.thread = self._open(new_thread_id(), state.principal.name)
+        state.thread_id = state.thread.id
+        reason = f"thread {given!r} was replaced" if given else "a thread was assigned"
+        state.repairs = (*state.repairs, reason)
+
+    async def note_repairs(self, state: MessageState) -> None:
+        """Lists what was repaired in the message itself, which stays canonical."""
+        if state.repairs and state.payload_tree is not None:
+            state.canonical = build_envelope(
+                state.from_id, state.to, state.thread_id, state.payload_tree, state.repairs
+            )
+
+    def _open(self, id: str, owner: str) -> Thread:  # noqa: A002 - the thread's word for it
+        thread = self._threads.open_root(id, owner)
+        self._ledger.opened(thread)
+        return thread
+
+    async def route_message(self, state: MessageState) -> None:
+        """Finds the listeners of an external message by its root tag; the pump set all others."""
+        if state.principal is None:
+            return
+        assert state.payload_tree is not None
+        tag = str(state.payload_tree.tag)
+        if tag.startswith(PRIVILEGED):
+            state.error = Failure(
+                None, f"the privileged root {tag!r} on the main bus", security=True
+            )
+        elif tag.startswith(META):
+            state.system = True
+        else:
+            state.target_listeners = self._targets(state, self._allowed(state, tag))
+
+    def _allowed(self, state: MessageState, tag: str) -> Sequence[Listener]:
+        """Gives the listeners of a tag that the sender may call, and addressed where it did."""
+        assert state.principal is not None
+        listeners = self._registry.find(tag)
+        if not state.principal.may_send(tag.rpartition("}")[2]):
+            return ()
+        if state.to is None:
+            return listeners
+        return [each for each in listeners if state.to in (each.name, each.group)]
+
+    def _targets(self, state: MessageState, listeners: Sequence[Listener]) -> tuple[Target, ...]:
+        if not listeners:
+            state.error = Failure(CannedText.INVALID_PAYLOAD, "a root tag that leads nowhere")
+        assert state.thread is not None
+        return tuple(Target(each, self.child(state.thread, each.name)) for each in listeners)
+
+    def child(self, parent: Thread, name: str) -> Thread:
+        """Gives the thread of a listener below another one, a new one where there is none."""
+        thread = parent.child(name)
+        if thread is None:
+            thread = self._threads.open_child(parent, name)
+            self._ledger.opened(thread)
+        return thread
+
+
+async def validate_payload(state: MessageState) -> None:
+    """Refuses a payload that the schema of its listener refuses."""
+    assert state.target is not None
+    assert state.payload_tree is not None
+    codec = state.target.listener.codecs[state.target.payload_class]
+    if codec is not None and not codec.validate(state.payload_tree):
+        name = state.target.listener.name
+        state.error = Failure(CannedText.INVALID_PAYLOAD, f"the schema of {name} refuses it")
+
+
+async def read_payload(state: MessageState) -> None:
+    """Turns a valid payload into plain values; a class that takes any reply gets tag and XML."""
+    assert state.target is not None
+    assert state.payload_tree is not None
+    codec = state.target.listener.codecs[state.target.payload_class]
+    if codec is None:
+        tag = str(state.payload_tree.tag).rpartition("}")[2]
+        state.payload = {"tag": tag, "xml": canonical(state.payload_tree).decode()}
+        return
+    try:
+        state.payload = codec.decode(state.payload_tree)
+    except PayloadError as error:
+        state.error = Failure(CannedText.INVALID_PAYLOAD, str(error))

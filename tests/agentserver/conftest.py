@@ -1,0 +1,68 @@
+"""The organism of the specification's acceptance behaviours, and others like it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agentix.agentserver import Organism, OrganismSpec
+
+FIXTURE = Path(__file__).parent / "fixture"
+
+Start = Callable[..., Awaitable[Organism]]
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """Gives the fixture's organism.yaml, with other values of some keys."""
+    document: dict[str, Any] = yaml.safe_load((FIXTURE / "organism.yaml").read_text())
+    return document | changes
+
+
+def listener(name: str, **changes: Any) -> dict[str, Any]:
+    """Gives a listener of `fixture_handlers` that does what its payload says."""
+    return {
+        "name": name,
+        "payload_class": "fixture_handlers.DoPayload",
+        "handler": "fixture_handlers.do",
+        "description": f"{name} does as it is told.",
+        **changes,
+    }
+
+
+def organism_of(
+    directory: Path, listeners: Sequence[Mapping[str, Any]] | None = None, **changes: Any
+) -> Organism:
+    """Makes an organism of the fixture's handlers, which keeps its files in a directory.
+
+    Args:
+        directory: Where schemas and the journal go.
+        listeners: More listeners than the fixture's.
+        changes: Other values of keys of organism.yaml.
+    """
+    given = document(import_paths=[str(FIXTURE)], **changes)
+    given["listeners"] += listeners or []
+    return Organism(OrganismSpec.model_validate(given), directory)
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts organisms, by default in the process of the test, and ends them."""
+    async with AsyncExitStack() as resources:
+
+        async def start(
+            *listeners: Mapping[str, Any], directory: Path = tmp_path, **changes: Any
+        ) -> Organism:
+            changes = {"isolation": "inprocess", **changes}
+            organism = organism_of(directory, listeners, **changes)
+            return await resources.enter_async_context(organism)
+
+        yield start
+
+
+@pytest.fixture(params=["inprocess", "thread"])
+async def organism(request: pytest.FixtureRequest, start: Start) -> Organism:
+    """The fixture's organism, started, without isolation and with it."""
+    return await start(isolation=request.param)
