@@ -8,6 +8,7 @@ from agentix.agentserver.errors import RegistrationError
 __all__ = [
     "RESERVED",
     "check_listener_name",
+    "collapse",
     "is_ncname",
     "is_thread_id",
     "listener_namespace",
@@ -35,6 +36,15 @@ THREAD_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-
 def is_ncname(text: str) -> bool:
     """Tells whether a text is an XML name without a colon, of a length that is allowed."""
     return len(text) <= LONGEST_NAME and NCNAME.fullmatch(text) is not None
+
+
+WHITE_SPACE = re.compile("[ \t\r\n]+")
+"""What XML takes for white space; Python takes more."""
+
+
+def collapse(text: str) -> str:
+    """Takes the white space of XML off both ends of a text, and makes it one space within."""
+    return WHITE_SPACE.sub(" ", text).strip(" ")
 
 
 def check_listener_name(name: str) -> None:

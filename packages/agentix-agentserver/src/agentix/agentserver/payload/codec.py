@@ -4,6 +4,7 @@ from lxml import etree
 from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import PayloadError
+from agentix.agentserver.names import listener_namespace
 from agentix.agentserver.payload.decode import decoder
 from agentix.agentserver.payload.encode import encoder
 from agentix.agentserver.payload.example import example
@@ -25,11 +26,13 @@ class PayloadCodec:
         RegistrationError: No schema can be made.
     """
 
-    __slots__ = ("_decode", "_encode", "_schema", "record", "root", "xsd")
+    __slots__ = ("_decode", "_encode", "_schema", "namespace", "record", "root", "xsd")
 
     def __init__(self, root: str, record: RecordType) -> None:
         self.root = root
         self.record = record
+        self.namespace = listener_namespace(root.rpartition(".")[0])
+        """The listener's own XML namespace, whose elements are taken for unqualified ones."""
         self.xsd = schema(root, record)
         """The schema: canonical bytes, the same for the same record."""
         self._schema = compile_schema(self.xsd)
@@ -39,8 +42,11 @@ class PayloadCodec:
     def validate(self, element: Element) -> bool:
         """Tells whether the schema accepts an element, in place wherever it is in its tree.
 
-        Elements of the listener's own namespace are taken out of it first; they count the same.
+        Where the root is in the listener's own namespace, it and what is below it are taken out
+        of that namespace first, in the tree itself.
         """
+        if element.tag == f"{{{self.namespace}}}{self.root}":
+            unqualify(element, self.namespace)
         try:
             return self._schema.validate(element)
         except etree.LxmlError:  # a tree that no parser of ours makes
@@ -79,3 +85,10 @@ class PayloadCodec:
             description: What it does, in the words of the organism.
         """
         return prompt(name, description, self.record, self.example())
+
+
+def unqualify(root: Element, namespace: str) -> None:
+    """Takes elements out of a namespace."""
+    prefix = f"{{{namespace}}}"
+    for element in root.iter():
+        element.tag = str(element.tag).removeprefix(prefix)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import PayloadError
+from agentix.agentserver.names import collapse
 from agentix.agentserver.payload.construct import LARGEST, SMALLEST
 from agentix.agentserver.payload.kinds import (
     BooleanType,
@@ -98,13 +99,6 @@ def choice_decoder(values: dict[str, Any]) -> Decode:
         return values[text] if text in values else values[str(int(text))]
 
     return decode
-
-
-def collapse(text: str) -> str:
-    """Takes the white space of XML off both ends, and makes one space of it within."""
-    return " ".join(text.replace("\t", " ").replace("\n", " ").replace("\r", " ").split(" ")).strip(
-        " "
-    )
 
 
 def integer(element: Element) -> int | str:

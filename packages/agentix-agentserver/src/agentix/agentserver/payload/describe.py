@@ -13,7 +13,7 @@ from agentix.agentserver.errors import RegistrationError
 from agentix.agentserver.names import is_ncname
 from agentix.agentserver.payload.documentation import documentation
 from agentix.agentserver.payload.kinds import (
-    CONTROL,
+    LONGEST_TEXT,
     Atom,
     BooleanType,
     BytesType,
@@ -32,6 +32,9 @@ from agentix.agentserver.payload.kinds import (
     RecordType,
     TextType,
     from_data,
+    is_short_text,
+    is_text,
+    spell,
     to_data,
 )
 from agentix.agentserver.xmlify import is_xmlified
@@ -114,7 +117,7 @@ def describe_field(
     return Field(
         name=field.name,
         type=OptionalType(kind) if optional else kind,
-        doc=own_doc(field, hint) or doc,
+        doc=one_line(own_doc(field, hint) or doc)[:LONGEST_TEXT],
         required=not (has_default or optional),
         default=shown_default(field.default),
     )
@@ -125,13 +128,13 @@ def own_doc(field: "dataclasses.Field[Any]", hint: Any) -> str:
     if get_origin(hint) is Annotated:
         for extra in hint.__metadata__:
             if isinstance(extra, str):
-                return one_line(extra)
-    return one_line(str(field.metadata.get("doc", "")))
+                return extra
+    return str(field.metadata.get("doc", ""))
 
 
 def one_line(text: str) -> str:
     """Puts a text into one line that XML can hold."""
-    return " ".join("".join(" " if sign in CONTROL else sign for sign in text).split())
+    return " ".join("".join(sign if is_text(sign) else " " for sign in text).split())
 
 
 def shown_default(value: object) -> Atom | float | None:
@@ -139,7 +142,9 @@ def shown_default(value: object) -> Atom | float | None:
     match value:
         case Enum():
             return enum_spellings(type(value))[value]
-        case bool() | float() | str():
+        case str():
+            return value if is_short_text(value) else None
+        case bool() | float():
             return value
         case int():
             return value if value.bit_length() < 64 else str(value)
@@ -186,7 +191,7 @@ def field_type(place: str, hint: Any, outer: tuple[type, ...]) -> FieldType:
         case origin if origin is dict and len(arguments) == 2 and bare(arguments[0]) is str:
             return MapType(field_type(f"{place}[]", arguments[1], outer))
         case None if isinstance(hint, type) and issubclass(hint, Enum):
-            return EnumType(tuple(enum_spellings(hint).values()))
+            return EnumType(told_apart(place, tuple(enum_spellings(hint).values())))
         case None if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return record_type(hint, outer)
         case _:
@@ -200,7 +205,16 @@ def literal_type(place: str, values: tuple[Any, ...]) -> LiteralType:
             raise RegistrationError(f"{place}: Literal takes str, int and bool, not {value!r}")
         if type(value) is int and value.bit_length() > 63:
             raise RegistrationError(f"{place}: an integer in Literal has at most 64 bits")
-    return LiteralType(values)
+    return LiteralType(told_apart(place, values))
+
+
+def told_apart(place: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Checks that XML can hold every value of a choice, each by a spelling of its own."""
+    spelled = [spell(value) for value in values]
+    for text in spelled:
+        if not is_text(text) or spelled.count(text) > 1:
+            raise RegistrationError(f"{place}: {text!r} can not be told apart in XML")
+    return values
 
 
 def enum_spellings(cls: type[Enum]) -> dict[Enum, str]:

@@ -52,8 +52,8 @@ DEEPEST = 16
 MOST = 1_000
 """How many fields a record, or values an enumeration, may have."""
 
-LONGEST_DOC = 4_096
-"""Characters of a field's documentation."""
+LONGEST_TEXT = 4_096
+"""Characters of a field's documentation, and of a default that is shown."""
 
 CONTROL = frozenset(map(chr, [*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF]))
 """Characters that no XML document can hold (XML 1.0, production 2), lone surrogates aside."""
@@ -282,7 +282,7 @@ def read_field(data: object, depth: int) -> Field:
             "doc": str(doc),
             "required": bool(required),
             "default": str() | int() | float() | None as default,
-        } if is_ncname(name) and len(doc) <= LONGEST_DOC and is_text(doc):
+        } if is_ncname(name) and is_short_text(doc) and is_short_text(str(default)):
             return Field(name, read_field_type(kind, depth), doc, required, default)
         case _:
             raise RegistrationError("a field of a payload class is described wrongly")
@@ -307,6 +307,11 @@ def spellings(values: list[object], allowed: Any) -> Iterator[Any]:
             raise RegistrationError(f"{value!r:.40} can not be told apart as one of the values")
         seen.add(text)
         yield value
+
+
+def is_short_text(text: str) -> bool:
+    """Tells whether a text is one that XML can hold, and short enough to be shown."""
+    return len(text) <= LONGEST_TEXT and is_text(text)
 
 
 def is_text(text: str) -> bool:

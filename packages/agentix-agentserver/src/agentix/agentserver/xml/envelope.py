@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from lxml import etree
 from lxml.etree import _Element as Element
 
 from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
 from agentix.agentserver.errors import Malformed, MalformedKind
-from agentix.agentserver.names import new_thread_id
+from agentix.agentserver.names import collapse, new_thread_id
 from agentix.agentserver.xml.canonical import canonical
 from agentix.agentserver.xml.gate import admit
 from agentix.agentserver.xml.limits import Limits
@@ -61,8 +60,7 @@ THREAD: Final = f"{{{ENVELOPE_NAMESPACE}}}thread"
 HEAD: Final = f'<message xmlns="{ENVELOPE_NAMESPACE}"><meta><from>'
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """A message that was read: well-formed, within limits, and of the envelope's schema."""
 
     sender: str
@@ -87,7 +85,7 @@ class Envelope:
         for element in message[0]:
             if element.tag == THREAD:
                 element.text = thread
-        return replace(self, thread=thread, canonical=canonical(message))
+        return self._replace(thread=thread, canonical=canonical(message))
 
 
 def open_envelope(data: bytes, limits: Limits) -> Envelope:
@@ -103,9 +101,10 @@ def open_envelope(data: bytes, limits: Limits) -> Envelope:
         raise Malformed(MalformedKind.ENVELOPE)
     written = canonical(message)
     meta, payload = message
-    texts = {element.tag: token(element) for element in meta if element.tag in (FROM, TO, THREAD)}
-    thread = None if absent else texts[THREAD]
-    return Envelope(texts[FROM], texts.get(TO), thread, payload, written, repairs)
+    sender, second, *others = meta
+    to, thread = (token(second), others[0]) if second.tag == TO else (None, second)
+    claimed = None if absent else token(thread)
+    return Envelope(token(sender), to, claimed, payload, written, repairs)
 
 
 def parse_or_repair(data: bytes, limits: Limits) -> tuple[Element, tuple[str, ...]]:
@@ -142,10 +141,9 @@ def add_thread(message: Element) -> bool:
 
 
 def token(element: Element) -> str:
-    """Gives the text of an xs:token."""
-    return " ".join((element.text or "").replace("\t", " ").replace("\n", " ").split(" ")).strip(
-        " "
-    )
+    """Gives the text of an xs:token, which white space around it is no part of."""
+    text = element.text or ""
+    return text if text.isprintable() and " " not in text else collapse(text)
 
 
 def build_envelope(

@@ -1,6 +1,6 @@
 """Limits: how large a message may be before it is looked at any further."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Limits"]
 
@@ -19,3 +19,11 @@ class Limits:
     """Attributes of one element."""
     namespaces: int = 16
     """Namespace prefixes known at one element."""
+    few_tags: int = field(init=False)
+    """So many `<` can be beyond no limit, whatever they are."""
+    few_values: int = field(init=False)
+    """So many `=` can be beyond no limit, whatever they are."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "few_tags", min(self.depth, self.elements))
+        object.__setattr__(self, "few_values", min(self.attributes, self.namespaces))

@@ -114,6 +114,8 @@ class Work:
                 self.pieces.append("&lt;" + found[0][1:])
             case "ampersand":
                 self.reference(found.start())
+            case "declare":
+                raise Malformed(MalformedKind.DOCTYPE)
             case _:
                 raise Malformed(MalformedKind.SYNTAX, f"{self.text[found.start() :][:60]!r}")
         return True
