@@ -13,7 +13,10 @@ from bench.rows import Row, Skipped
 __all__ = ["machine", "markdown", "table", "write"]
 
 HEADER = ("", "value", "unit", "floor", "ratio", "target", "verdict")
-LIBRARIES = ("agentix-runtime", "starlette", "hypercorn", "aiohttp", "pydantic", "swe-rex")
+LIBRARIES = (
+    *("agentix-runtime", "starlette", "hypercorn", "aiohttp", "pydantic", "swe-rex"),
+    *("agentix-oanix", "wasmtime"),
+)
 
 
 def table(rows: Sequence[Row | Skipped]) -> str:

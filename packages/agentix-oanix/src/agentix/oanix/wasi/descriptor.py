@@ -10,6 +10,7 @@ FIRST = 3
 """The first number that is given out; 0 to 2 are taken by renumbering only."""
 
 MAX_DESCRIPTORS = 1 << 16
+DIRECTORY = Kind.DIRECTORY
 
 
 class Descriptor:
@@ -49,15 +50,9 @@ class Descriptor:
     def directory(cls, node: Node, path: str, inheriting: int = abi.ALL_RIGHTS) -> "Descriptor":
         """Makes the descriptor of a directory with the rights that it inherits."""
         rights = inheriting & abi.DIRECTORY_RIGHTS
-        made = cls(node, None, Kind.DIRECTORY, rights, inheriting)
+        made = cls(node, None, DIRECTORY, rights, inheriting)
         made.path = path
         return made
-
-    @classmethod
-    def of_stream(cls, handle: Handle, writing: bool, kind: Kind = Kind.UNKNOWN) -> "Descriptor":
-        """Makes the descriptor of a standard stream."""
-        taken = abi.Rights.FD_READ if writing else abi.Rights.FD_WRITE
-        return cls(None, handle, kind, abi.STREAM_RIGHTS & ~taken)
 
     def full_path(self) -> str:
         """Gives the path that the file was opened by, from the root."""

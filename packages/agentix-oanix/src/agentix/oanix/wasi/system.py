@@ -46,8 +46,9 @@ class SystemCalls(Process):
         return 0
 
     def _put_sizes(self, strings: Sequence[bytes], count: int, size: int) -> int:
-        self.put_u32(count, len(strings))
-        self.put_u32(size, sum(map(len, strings)) + len(strings))
+        self.reach(max(count, size) + 4)
+        abi.U32.pack_into(self.memory, count, len(strings))
+        abi.U32.pack_into(self.memory, size, sum(map(len, strings)) + len(strings))
         return 0
 
     def clock_res_get(self, clock_id: int, out: int) -> int:

@@ -1,0 +1,4 @@
+/* A small job. */
+#include <stdio.h>
+
+int main(void) { return puts("hello") < 0; }
