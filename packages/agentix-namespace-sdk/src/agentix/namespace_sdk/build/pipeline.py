@@ -20,7 +20,7 @@ from agentix.namespace_sdk.build.progress import Progress
 from agentix.namespace_sdk.build.project import Project
 from agentix.namespace_sdk.build.record import LOCK, SBOM, Record
 from agentix.namespace_sdk.build.wheels import find_wheels
-from agentix.namespace_sdk.store import Closure, exclusive, write_bundle
+from agentix.namespace_sdk.store import exclusive, write_bundle
 
 __all__ = ["Build", "Built", "default_cache"]
 

@@ -1,4 +1,4 @@
-"""What a build says while it works: one line that changes on a terminal, a line a step elsewhere."""
+"""What a build says while it works: a line a step, which on a terminal ends with its time."""
 
 import sys
 import time

@@ -1,7 +1,5 @@
 """Pushes an image archive to a registry (OCI distribution specification, version 1.1)."""
 
-import base64
-import binascii
 import gzip
 import hashlib
 import json
@@ -15,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 from urllib.parse import urljoin
 
-from aiohttp import BasicAuth, ClientError, ClientResponse, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
 from agentix.namespace_sdk.build.archive import Archive
 from agentix.namespace_sdk.build.program import BuildError
@@ -87,10 +85,10 @@ class Registry:
     Args:
         session: What requests are made with.
         url: The repository's URL.
-        login: The user's name and password, where there are any.
+        login: The user's name and password in base 64, where there are any.
     """
 
-    def __init__(self, session: ClientSession, url: str, login: BasicAuth | None) -> None:
+    def __init__(self, session: ClientSession, url: str, login: str | None) -> None:
         self._session = session
         self._url = url
         self._login = login
@@ -156,10 +154,11 @@ class Registry:
         scheme, _, rest = challenge.partition(" ")
         parameters = dict(CHALLENGE.findall(rest))
         if scheme.lower() == "basic" and self._login is not None:
-            self._headers = {"Authorization": self._login.encode()}
+            self._headers = {"Authorization": f"Basic {self._login}"}
         elif scheme.lower() == "bearer" and "realm" in parameters:
             realm = parameters.pop("realm")
-            async with self._session.get(realm, params=parameters, auth=self._login) as answer:
+            login = {} if self._login is None else {"Authorization": f"Basic {self._login}"}
+            async with self._session.get(realm, params=parameters, headers=login) as answer:
                 granted = await answer.json() if answer.status == 200 else {}
             token = granted.get("token") or granted.get("access_token") or ""
             self._headers = {"Authorization": f"Bearer {token}"}
@@ -198,13 +197,11 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     return member
 
 
-def _login(host: str) -> BasicAuth | None:
+def _login(host: str) -> str | None:
     """Finds what `docker login` has kept for a registry."""
     directory = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     key = "https://index.docker.io/v1/" if host == HUB else host
     try:
-        kept = json.loads((directory / "config.json").read_text())["auths"][key]["auth"]
-        user, _, password = base64.b64decode(kept).decode().partition(":")
-    except (OSError, ValueError, KeyError, TypeError, binascii.Error):
+        return str(json.loads((directory / "config.json").read_text())["auths"][key]["auth"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return BasicAuth(user, password)

@@ -134,6 +134,7 @@ def _namespace(project: Project, entry: Path) -> "Component":
 
 def _component(path: Path, wheels: Mapping[str, Wheel]) -> "Component":
     """Describes a store path: as the wheel that it holds, or by its name."""
+    from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.component import Component, ComponentType
     from packageurl import PackageURL
@@ -151,4 +152,5 @@ def _component(path: Path, wheels: Mapping[str, Wheel]) -> "Component":
         bom_ref=path.name,
         purl=PackageURL("pypi", None, wheel.name.lower(), wheel.version),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=wheel.digest)],
+        licenses=[LicenseFactory().make_from_string(wheel.licence)] if wheel.licence else [],
     )

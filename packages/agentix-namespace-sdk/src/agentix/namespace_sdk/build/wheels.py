@@ -38,7 +38,7 @@ class Wheel:
     """The name of its distribution."""
     version: str
     """The version of its distribution."""
-    license: str | None
+    licence: str | None
     """The licence that it names, as an SPDX expression or a text."""
     digest: str
     """Its SHA-256, in hexadecimal digits."""
@@ -60,9 +60,9 @@ class Wheel:
                 fields = HeaderParser().parsestr(archive.read(member).decode())
         except (OSError, zipfile.BadZipFile, StopIteration, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is no wheel: {error or 'it has no METADATA'}") from error
-        license = fields.get("License-Expression") or fields.get("License")
+        licence = fields.get("License-Expression") or fields.get("License")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return cls(path, fields["Name"], fields["Version"], license, digest)
+        return cls(path, fields["Name"], fields["Version"], licence, digest)
 
     def unpack(self, directory: Path) -> list[str]:
         """Unpacks what is imported, and gives the names at its top.
