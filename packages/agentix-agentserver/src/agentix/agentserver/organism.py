@@ -17,7 +17,7 @@ from agentix.agentserver.errors import AgentServerError
 from agentix.agentserver.events import Event, EventBus
 from agentix.agentserver.graph import Edge, Graph, Node, Shape, draw
 from agentix.agentserver.journal import Journal
-from agentix.agentserver.ledger import Ledger
+from agentix.agentserver.ledger import Ledger, Recovered
 from agentix.agentserver.meta import allowed_listeners
 from agentix.agentserver.names import new_thread_id
 from agentix.agentserver.principal import LOCAL, Principal
@@ -180,12 +180,14 @@ class Organism:
         """
         async with AsyncExitStack() as resources:
             resources.enter_context(self._journal)
+            # Before anything is told, because numbers go on from the time before.
+            recovered = self._ledger.recover()
             await self._handlers.start()
             resources.push_async_callback(self._handlers.aclose)
             await self._register_all()
             resources.callback(self._bus.close)
             resources.push_async_callback(self.pump.aclose)
-            await self._recover()
+            await self._bring_back(recovered)
             await self._boot()
             self._resources = resources.pop_all()
         self._running = True
@@ -215,9 +217,8 @@ class Organism:
         detail = f"{state}, root tag {listener.root}"
         self._ledger.event("listener_state", sender=listener.name, detail=detail)
 
-    async def _recover(self) -> None:
+    async def _bring_back(self, recovered: Recovered) -> None:
         """Brings back the threads of the time before; delivers or reports what was under way."""
-        recovered = self._ledger.recover()
         for id, (parent, name) in recovered.threads.items():  # noqa: A001 - the thread's word for it
             above = self.pump.threads.get(parent) if parent else None
             if above is not None:

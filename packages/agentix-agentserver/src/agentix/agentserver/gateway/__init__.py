@@ -1,0 +1,1 @@
+"""Gateways: the ways into an organism and out of it, each of which establishes who sends."""

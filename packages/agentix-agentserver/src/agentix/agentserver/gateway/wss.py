@@ -1,0 +1,330 @@
+"""The WebSocket gateway: users log in by one-time codes, over TLS and nothing else."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+from lxml import etree
+from lxml.etree import _Element as Element
+
+from agentix.agentserver.core import CORE_NAMESPACE, META_NAMESPACE
+from agentix.agentserver.errors import AgentServerError, Malformed, MalformedKind
+from agentix.agentserver.names import new_thread_id
+from agentix.agentserver.organism import Capability, Organism
+from agentix.agentserver.principal import Principal
+from agentix.agentserver.users import User, Users
+from agentix.agentserver.xml.envelope import build_envelope, parse_or_repair
+from agentix.agentserver.xml.gate import admit
+from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.parser import parse_strict
+
+__all__ = ["GatewayError", "WssGateway", "WssSettings", "server_context"]
+
+logger = logging.getLogger(__name__)
+
+FIRST_MESSAGE: Final = "First message must be <authenticate/>"
+MISSING_CODE: Final = "Missing TOTP code"
+INVALID_CODE: Final = "Invalid TOTP"
+TOO_LATE: Final = "Authentication timeout"
+NO_XML: Final = "Invalid/tampered XML"
+TOO_SLOW: Final = "Too slow a reader"
+
+LOGIN_LIMITS = Limits(size=4096)
+"""What the first message may be made of."""
+
+NO_XML_KINDS = frozenset(
+    {
+        MalformedKind.ENCODING,
+        MalformedKind.PROLOG,
+        MalformedKind.DOCTYPE,
+        MalformedKind.SYNTAX,
+    }
+)
+"""Why bytes are not XML at all, or were made by nobody who means well."""
+
+SLACK = 65_536
+"""Bytes beyond the limit of a message that still reach the pump, which answers with `<huh>`."""
+
+
+class GatewayError(AgentServerError):
+    """A gateway can not be opened, or another organism can not be reached."""
+
+
+@dataclass(frozen=True)
+class WssSettings:
+    """What the gateway bounds."""
+
+    authentication_seconds: float = 15.0
+    """Seconds until the first message must be there."""
+    in_flight: int = 64
+    """Messages of one connection that are under way at once; further ones wait in its socket."""
+    call_seconds: float = 300.0
+    """Seconds after which a message no longer counts as under way."""
+    write_seconds: float = 60.0
+    """Seconds that a reader may take for one message before it is cut off."""
+    connections: int = 1024
+    """Connections at once."""
+    heartbeat_seconds: float = 30.0
+    """Seconds between the pings that tell a dead connection from a silent one."""
+
+
+def server_context(cert: Path, key: Path) -> ssl.SSLContext:
+    """Makes a server's TLS settings, version 1.2 or later.
+
+    Raises:
+        GatewayError: The files are not a certificate and its key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise GatewayError(f"no certificate and key at {cert} and {key}: {error}") from error
+    return context
+
+
+class WssGateway:
+    """Serves users of an organism.
+
+    Args:
+        organism: The organism, which runs.
+        users: Who may log in.
+        tls: The server's certificate; there is no way to serve without one.
+        settings: What is bounded.
+    """
+
+    def __init__(
+        self,
+        organism: Organism,
+        users: Users,
+        tls: ssl.SSLContext,
+        settings: WssSettings | None = None,
+    ) -> None:
+        self._organism = organism
+        self._users = users
+        self._tls = tls
+        self._settings = settings or WssSettings()
+        self._open: set[web.WebSocketResponse] = set()
+
+    @asynccontextmanager
+    async def serve(self, host: str, port: int) -> AsyncIterator[int]:
+        """Listens for the length of a `with` block.
+
+        Args:
+            host: The address.
+            port: The port; 0 takes a free one.
+
+        Returns:
+            The port that is listened at.
+
+        Raises:
+            GatewayError: The port can not be had.
+        """
+        app = web.Application()
+        app.router.add_get("/", self._connect)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, ssl_context=self._tls)
+            try:
+                await site.start()
+            except OSError as error:
+                raise GatewayError(f"{host}:{port} can not be listened at: {error}") from error
+            yield int(runner.addresses[0][1])
+        finally:
+            await asyncio.gather(*(self._hang_up(each) for each in [*self._open]))
+            await runner.cleanup()
+
+    async def _hang_up(self, socket: web.WebSocketResponse) -> None:
+        with suppress(ConnectionError):
+            await socket.close(code=WSCloseCode.GOING_AWAY, message=b"The organism ends")
+
+    async def _connect(self, request: web.Request) -> web.StreamResponse:
+        """Serves one connection from its first message to its last."""
+        if len(self._open) >= self._settings.connections:
+            raise web.HTTPServiceUnavailable
+        socket = web.WebSocketResponse(
+            timeout=2.0,
+            max_msg_size=self._organism.spec.limits.message_bytes + SLACK,
+            heartbeat=self._settings.heartbeat_seconds,
+            compress=False,
+        )
+        await socket.prepare(request)
+        self._open.add(socket)
+        try:
+            principal = await self._log_in(socket)
+            if principal is not None:
+                await _Session(self._organism, socket, principal, self._settings).run()
+        except ConnectionError:
+            logger.debug("a connection from %s broke", request.remote)
+        finally:
+            self._open.discard(socket)
+        return socket
+
+    async def _log_in(self, socket: web.WebSocketResponse) -> Principal | None:
+        """Reads the first message; closes the connection where it lets nobody in."""
+        try:
+            async with asyncio.timeout(self._settings.authentication_seconds):
+                first = await socket.receive()
+        except TimeoutError:
+            await refuse(socket, TOO_LATE)
+            return None
+        data = frame_bytes(first)
+        if data is None:
+            return None
+        credentials = _credentials(data)
+        if isinstance(credentials, str):
+            await refuse(socket, credentials)
+            return None
+        name, code = credentials
+        user = self._users.authenticate(name, code)
+        if user is None:
+            self._organism.security(name, "a login was refused")
+            await refuse(socket, INVALID_CODE)
+            return None
+        return _principal(name, user)
+
+
+def _credentials(data: bytes) -> tuple[str, str] | str:
+    """Reads `<authenticate user=".." totp=".."/>`; gives the reason where it is not that."""
+    try:
+        element = parse_strict(admit(data, LOGIN_LIMITS.size), LOGIN_LIMITS)
+    except Malformed:
+        return FIRST_MESSAGE
+    if str(element.tag).rpartition("}")[2] != "authenticate":
+        return FIRST_MESSAGE
+    code = element.get("totp")
+    if not code:
+        return MISSING_CODE
+    return element.get("user", ""), code
+
+
+def _principal(name: str, user: User) -> Principal:
+    allowed = user.allowed_root_tags
+    return Principal(name, None if allowed == "*" else frozenset(allowed), admin=user.admin)
+
+
+async def refuse(socket: web.WebSocketResponse, reason: str) -> None:
+    """Closes a connection for a breach of the rules."""
+    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=reason.encode())
+
+
+def frame_bytes(message: WSMessage) -> bytes | None:
+    """Gives what a frame carries; `None` at the end of the connection."""
+    match message.type:
+        case WSMsgType.TEXT:
+            return str(message.data).encode(errors="surrogatepass")
+        case WSMsgType.BINARY:
+            return bytes(message.data)
+    return None
+
+
+class _Session:
+    """One user's connection: messages go in one by one, and events come out."""
+
+    def __init__(
+        self,
+        organism: Organism,
+        socket: web.WebSocketResponse,
+        principal: Principal,
+        settings: WssSettings,
+    ) -> None:
+        self._organism = organism
+        self._socket = socket
+        self._principal = principal
+        self._settings = settings
+        self._places = asyncio.Semaphore(settings.in_flight)
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Serves the connection to its end."""
+        await self._send(self._catalog())
+        writing = asyncio.create_task(self._write())
+        reading = asyncio.create_task(self._read())
+        try:
+            await asyncio.wait({writing, reading}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending = [writing, reading, *self._calls]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _read(self) -> None:
+        limits = Limits(size=self._organism.spec.limits.message_bytes)
+        while (data := frame_bytes(await self._socket.receive())) is not None:
+            if _no_xml(data, limits):
+                self._organism.security(self._principal.name, "it sent what is not XML")
+                await refuse(self._socket, NO_XML)
+                return
+            await self._places.acquire()
+            task = asyncio.create_task(self._post(data))
+            self._calls.add(task)
+            task.add_done_callback(self._posted)
+
+    async def _post(self, data: bytes) -> None:
+        """Posts a message and waits until nothing that follows from it is under way."""
+        with suppress(TimeoutError):
+            await self._organism.call(data, self._principal, timeout=self._settings.call_seconds)
+
+    def _posted(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        self._places.release()
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a message of %s failed", self._principal.name, exc_info=task.exception())
+
+    async def _write(self) -> None:
+        """Sends what is for the user, as it happens."""
+        name = self._principal.name
+        events = self._organism.listen(after_seq=None, principal=self._principal)
+        async with aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                if event.kind == "gap":
+                    await self._send(_gap(name, event.seq))
+                elif event.to == name and event.xml:
+                    await self._send(event.xml)
+
+    async def _send(self, message: bytes) -> None:
+        """Sends one message, and cuts a reader off that does not read it."""
+        try:
+            async with asyncio.timeout(self._settings.write_seconds):
+                await self._socket.send_str(message.decode())
+        except TimeoutError:
+            logger.warning("%s reads too slowly and is cut off", self._principal.name)
+            await refuse(self._socket, TOO_SLOW)
+            raise ConnectionResetError(TOO_SLOW) from None
+
+    def _catalog(self) -> bytes:
+        return catalog_message(self._principal.name, self._organism.catalog(self._principal))
+
+
+def _no_xml(data: bytes, limits: Limits) -> bool:
+    """Tells bytes that are not XML from messages that are wrong, which the pump answers."""
+    try:
+        parse_or_repair(admit(data, limits.size), limits)
+    except Malformed as error:
+        return error.kind in NO_XML_KINDS
+    return False
+
+
+def catalog_message(name: str, capabilities: Sequence[Capability]) -> bytes:
+    """Writes what a principal may call, as a message from core."""
+    catalog = etree.Element(f"{{{META_NAMESPACE}}}catalog", nsmap={None: META_NAMESPACE})
+    for capability in capabilities:
+        entry = etree.SubElement(catalog, f"{{{META_NAMESPACE}}}capability")
+        for field in ("name", "root_tag", "description", "example"):
+            child = etree.SubElement(entry, f"{{{META_NAMESPACE}}}{field.replace('_', '-')}")
+            child.text = getattr(capability, field)
+    return build_envelope("core", name, new_thread_id(), catalog)
+
+
+def _gap(name: str, seq: int) -> bytes:
+    """Writes that a slow reader has missed messages, as a message from core."""
+    gap: Element = etree.Element(f"{{{CORE_NAMESPACE}}}gap", nsmap={None: CORE_NAMESPACE})
+    gap.set("seq", str(seq))
+    return build_envelope("core", name, new_thread_id(), gap)
