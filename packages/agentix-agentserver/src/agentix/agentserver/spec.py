@@ -93,6 +93,14 @@ def _http_url(value: str) -> str:
     return value
 
 
+def _wss_url(value: str) -> str:
+    """Refuses what is no address of a WebSocket server behind TLS."""
+    parts = urlsplit(value)
+    if parts.scheme != "wss" or not parts.hostname:
+        raise ValueError(f"{value!r} is no address of a gateway: write wss://host:port")
+    return value
+
+
 def _several(value: object) -> object:
     """Takes one word for a list of one."""
     return (value,) if isinstance(value, str) else value
@@ -134,6 +142,8 @@ class OrganismSection(_Section):
     """The gateway's certificate; without it there is no gateway."""
     users: InsidePath | None = None
     """The file of users and their codes, `users.yaml`."""
+    authentication_seconds: float = Field(default=15.0, gt=0)
+    """Seconds that a connection may take to log in."""
 
 
 class OobSpec(_Section):
@@ -236,12 +246,18 @@ class GatewaySpec(_Section):
 
     name: Name
     """The name that it has here."""
-    remote_url: str
-    """Where its WebSocket gateway is: `wss://host:port`."""
+    remote_url: Annotated[str, AfterValidator(_wss_url)] | None = None
+    """Where its WebSocket gateway is: `wss://host:port`; absent where it only calls here."""
     trusted_identity: str
-    """Its Ed25519 public key, in base64."""
+    """Its Ed25519 public key in base64, or the file that holds it."""
     description: Description
     """What it is for."""
+    allowed_root_tags: Literal["*"] | tuple[str, ...] = ()
+    """The root tags of payloads that it may send here; `*` for any."""
+    ca: InsidePath | None = None
+    """The file of the certificates that vouch for it, PEM; the system's where it is absent."""
+    timeout_seconds: float = Field(default=60.0, gt=0)
+    """Seconds that an answer of it may take."""
 
 
 class LlmSpec(_Section):
