@@ -1,7 +1,7 @@
 """The envelope: who sends a payload to whom, in which thread."""
 
+import secrets
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Final, NamedTuple
 
 from lxml import etree
@@ -170,18 +170,29 @@ def build_envelope(
 
 def canonical_payload(payload: Element) -> bytes:
     """Writes a payload as it stands within an envelope, whose namespace is the default there."""
-    if payload.prefix is not None:
-        message = etree.Element(MESSAGE, nsmap={None: ENVELOPE_NAMESPACE})
-        message.append(deepcopy(payload))
-        return canonical(message)[
-            len(f'<message xmlns="{ENVELOPE_NAMESPACE}">') : -len("</message>")
-        ]
     written = canonical(payload)
+    if payload.prefix is not None:
+        return below_default(written)
     name = str(payload.tag)
     if name[0] == "{":
         return written
     after_name = 1 + len(name.encode())
     return written[:after_name] + b' xmlns=""' + written[after_name:]
+
+
+def below_default(written: bytes) -> bytes:
+    """Adds the `xmlns=""` that elements below a prefixed one need within an envelope.
+
+    A wrapper says that the default namespace is none, in a way that C14N passes on to them.
+    """
+    prefix = f"w{secrets.token_hex(8)}"
+    start = f'<{prefix}:w xmlns:{prefix}="urn:wrapper">'.encode()
+    end = f"</{prefix}:w>".encode()
+    wrapped = start[:-1] + b' xmlns="">' + written + end
+    message = etree.fromstring(
+        f'<message xmlns="{ENVELOPE_NAMESPACE}">'.encode() + wrapped + b"</message>"
+    )
+    return canonical(message).partition(start)[2].rpartition(end)[0]
 
 
 def repair_note(repairs: Sequence[str]) -> str:

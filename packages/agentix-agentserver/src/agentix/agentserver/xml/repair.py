@@ -22,7 +22,7 @@ ATTRIBUTE: Final = rf"""\s++{NAME}\s*+=\s*+(?:"[^"]*+"|'[^']*+')"""
 TOKEN: Final = re.compile(
     rf"""(?P<comment><!--)
     |(?P<cdata><!\[CDATA\[)
-    |(?P<instruction><\?)
+    |(?P<instruction><\?(?={NAME}))
     |(?P<declare><!(?i:DOCTYPE|ENTITY|ELEMENT|ATTLIST|NOTATION))
     |(?P<end></(?P<ended>{NAME})\s*+>)
     |(?P<start><(?P<started>{NAME})(?:{ATTRIBUTE})*+\s*+(?P<empty>/?+)>)
