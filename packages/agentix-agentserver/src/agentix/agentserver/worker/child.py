@@ -61,6 +61,7 @@ class Calls:
 def serve(channel: socket) -> NoReturn:
     """Reads the order, imports the code that it names, and serves calls until the pump leaves."""
     calls = Calls(channel)
+    loop = asyncio.new_event_loop()
     describing, handler, classes, own_name, output = calls.read()
     order = entries.Order(handler, tuple(classes), own_name, output)
     if describing:
@@ -70,7 +71,7 @@ def serve(channel: socket) -> NoReturn:
         entry = entries.load(order)
     except RegistrationError as error:
         _refuse(channel, calls, str(error))
-    asyncio.new_event_loop().run_until_complete(_answer(channel, calls, entry))
+    loop.run_until_complete(_answer(channel, calls, entry))
     os._exit(0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["ENDED", "FORK", "KILL", "ORDER", "READY", "STATE"]
+__all__ = ["BORN", "ENDED", "FORK", "KILL", "ORDER", "READY", "STATE"]
 
 ORDER = struct.Struct(">BQ")
 """The pump to the zygote: what to do, and the number of the worker."""
@@ -23,3 +23,6 @@ READY = 3
 
 ENDED = 4
 """A worker has ended."""
+
+BORN = 5
+"""A worker is forked; the status is its process id, as the zygote sees it."""

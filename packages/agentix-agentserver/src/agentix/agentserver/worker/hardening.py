@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -61,9 +60,6 @@ def keep_only(channel: int, output: int) -> None:
     os.dup2(output, 2)
     os.dup2(channel, CHANNEL)
     os.closerange(CHANNEL + 1, os.sysconf("SC_OPEN_MAX"))
-    os.environ.clear()
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def harden(birth: Birth) -> list[Measure]:
@@ -160,7 +156,7 @@ def _accesses(birth: Birth) -> Iterator[landlock.Access]:
         yield device, landlock.READ_FILE | landlock.WRITE_FILE
     for device in ("/dev/random", "/dev/urandom"):
         yield device, landlock.READ_FILE
-    for path in birth.reach.paths:
+    for path in ("/",) if birth.jail.own_root else birth.reach.paths:
         yield from _around(path, birth.reach.hidden)
 
 
@@ -173,12 +169,12 @@ def _around(path: str, hidden: tuple[str, ...]) -> Iterator[landlock.Access]:
     real = os.path.realpath(path)
     if real in hidden:
         return
-    if not any(secret.startswith(f"{real}/") for secret in hidden):
+    if not any(secret.startswith(real.rstrip("/") + "/") for secret in hidden):
         yield path, landlock.READING
         return
     yield path, landlock.READ_DIR
     for entry in os.listdir(path):
-        yield from _around(f"{path}/{entry}", hidden)
+        yield from _around(f"{path.rstrip('/')}/{entry}", hidden)
 
 
 def _filter(birth: Birth) -> None:

@@ -34,7 +34,12 @@ PR_SET_NO_NEW_PRIVS = 38
 
 CAPABILITY_VERSION_3 = 0x20080522
 
+NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+"""Two `struct __user_cap_data_struct`, with nothing in them."""
+
 LIBC = ctypes.CDLL(None, use_errno=True)
+for _function in ("capset", "mount", "prctl", "syscall", "unshare"):
+    getattr(LIBC, _function)  # makes it here, and not in every worker
 
 
 class KernelError(Exception):
@@ -83,8 +88,7 @@ def drop_capabilities() -> None:
         KernelError: The kernel refuses it.
     """
     header = CapabilityHeader(CAPABILITY_VERSION_3, 0)
-    none = (ctypes.c_uint32 * 6)()
-    call("capset", ctypes.byref(header), ctypes.byref(none), about="none")
+    call("capset", ctypes.byref(header), ctypes.byref(NO_CAPABILITIES), about="none")
 
 
 def _argument(value: object) -> object:

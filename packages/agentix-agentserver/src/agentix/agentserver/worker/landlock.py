@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import struct
@@ -72,7 +71,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         return  # what can not be opened needs no right
     if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
         rights &= FOR_FILES
-    rule = ctypes.create_string_buffer(struct.pack("=Qi", rights, descriptor))
+    rule = struct.pack("=Qi", rights, descriptor)
     system_call(ADD_RULE, f"landlock_add_rule({path})", ruleset, PATH_BENEATH, rule, 0)
     os.close(descriptor)
 

@@ -1,18 +1,14 @@
-"""The pool: the workers of an organism, one for each thread of each listener."""
+"""The pool: a worker for each thread of each listener, for as long as there is room."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import shutil
-import sys
-import tempfile
 from collections import OrderedDict, deque
-from pathlib import Path
 from typing import Any, Self
 
 from agentix.agentserver.errors import RegistrationError
+from agentix.agentserver.worker.fleet import Fleet
 from agentix.agentserver.worker.frame import Outcome, pack_frame, unpack
 from agentix.agentserver.worker.handlers import (
     FAILURES,
@@ -22,10 +18,7 @@ from agentix.agentserver.worker.handlers import (
     HandlerSource,
     WorkersError,
 )
-from agentix.agentserver.worker.nursery import Nursery
-from agentix.agentserver.worker.output import Output
-from agentix.agentserver.worker.plan import Plan
-from agentix.agentserver.worker.report import HardeningReport, Measure
+from agentix.agentserver.worker.report import HardeningReport
 from agentix.agentserver.worker.settings import Isolation, WorkerSettings
 from agentix.agentserver.worker.worker import Worker
 
@@ -34,21 +27,10 @@ __all__ = ["Workers"]
 logger = logging.getLogger(__name__)
 
 SWEEP = 0.1
-"""How often deadlines are looked at while calls are under way, in seconds."""
+"""How often deadlines are looked at while there is something to look at, in seconds."""
 
 DESCRIBE = 60.0
 """How long the import of a listener's code may take at registration, in seconds."""
-
-STARTS = 16
-"""How many workers may be starting at once."""
-
-PRELOAD = (
-    "agentix.agentserver",
-    "agentix.agentserver.worker.child",
-    "agentix.agentserver.payload.construct",
-    "agentix.agentserver.payload.describe",
-)
-"""What every worker needs."""
 
 Key = tuple[str, str]
 
@@ -56,9 +38,12 @@ Key = tuple[str, str]
 class Lane:
     """The calls of one listener and thread, which follow one another, and their worker."""
 
+    __slots__ = ("key", "since", "turn", "users", "worker")
+
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turn = asyncio.Lock()
+        self.users = 0
         self.worker: Worker | None = None
         self.since = 0.0
 
@@ -74,19 +59,13 @@ class Workers:
 
     def __init__(self, settings: WorkerSettings | None = None) -> None:
         self._settings = settings or WorkerSettings()
-        self._nursery: Nursery | None = None
-        self._measures: tuple[Measure, ...] = ()
-        self._starting = asyncio.Lock()
-        self._places = asyncio.Semaphore(STARTS)
+        self._by_thread = self._settings.isolation is Isolation.THREAD
+        self._fleet = Fleet(self._settings)
         self._lanes: dict[Key, Lane] = {}
         self._idle: OrderedDict[Key, Lane] = OrderedDict()
         self._busy: set[Worker] = set()
-        self._workers: dict[int, Worker] = {}
-        self._count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._closed = False
-        self._scratch = ""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -96,16 +75,18 @@ class Workers:
         await self.aclose()
 
     async def start(self) -> None:
-        """Starts the zygote.
+        """Starts the zygote, and says loudly what does not hold its workers.
 
         Raises:
             WorkersError: It does not start.
         """
-        await self._ready_nursery()
+        await self._fleet.start()
+        for measure in self.report().missing:
+            logger.warning("handlers are isolated less than they could be: %s", measure)
 
     def report(self) -> HardeningReport:
         """Says what holds the workers, and what could not be applied."""
-        return HardeningReport(str(self._settings.isolation), self._measures)
+        return HardeningReport(str(self._settings.isolation), self._fleet.measures)
 
     async def describe(self, source: HandlerSource) -> Described:
         """Imports a listener's code in a worker of its own, and describes what it takes.
@@ -114,10 +95,12 @@ class Workers:
             RegistrationError: It can not be imported, or does not fit; the message names the path.
             WorkersError: No worker can be had.
         """
-        worker = await self._fork(source, describing=True)
+        await self._make_room()
+        worker = await self._fleet.employ(source, describing=True)
+        worker.on_end = lambda _: self._wake(1)
         try:
             async with asyncio.timeout(DESCRIBE):
-                outcome, content = await worker.call(b"", DESCRIBE)
+                outcome, content = await worker.call(b"", 0)
         except TimeoutError:
             reason = f"its import takes longer than {DESCRIBE:g} s"
             raise RegistrationError(f"{source.name}: {source.handler!r}: {reason}") from None
@@ -125,7 +108,7 @@ class Workers:
             reason = f"its import ended the worker: {failed.detail}"
             raise RegistrationError(f"{source.name}: {source.handler!r}: {reason}") from None
         finally:
-            worker.stop(HandlerFailed(FailureKind.DIED, "described"))
+            worker.stop(HandlerFailed(FailureKind.DIED, "its work is done"))
         if outcome is not Outcome.VALUE:
             raise RegistrationError(f"{source.name}: {content.decode(errors='replace')}")
         return Described(_records(source, content))
@@ -140,34 +123,24 @@ class Workers:
     ) -> bytes:
         """Calls a handler once, in the worker of its listener and thread.
 
-        The deadline counts from when the call is its worker's; the start of a worker counts, and
-        waiting for a place among the live ones does not.
+        The deadline counts from when the worker is given the call: the import of the handler
+        counts, waiting for room among the live workers does not.
 
         Raises:
             HandlerFailed: It did not give bytes.
         """
-        by_thread = self._settings.isolation is Isolation.THREAD
-        key = (source.name, thread_id if by_thread else "")
+        key = (source.name, thread_id if self._by_thread else "")
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key)
-        async with lane.turn:
-            worker = lane.worker
-            if worker is None or not worker.usable:
-                worker = lane.worker = await self._fork(source)
-            self._idle.pop(key, None)
-            self._busy.add(worker)
-            frame = pack_frame((worker.next_call, payload_class, payload, thread_id))
-            loop = asyncio.get_running_loop()
-            self._watch(loop)
-            try:
-                outcome, content = await worker.call(frame, loop.time() + deadline)
-            except asyncio.CancelledError:
-                worker.stop(HandlerFailed(FailureKind.DIED, "its call was given up"))
-                raise
-            finally:
-                self._busy.discard(worker)
-                self._rest(lane, worker, loop.time())
+        lane.users += 1
+        call = (payload_class, payload, thread_id)
+        try:
+            async with lane.turn:
+                outcome, content = await self._call(lane, source, call, deadline)
+        finally:
+            lane.users -= 1
+            self._drop(lane)
         if outcome is Outcome.VALUE:
             return content
         raise HandlerFailed(FAILURES[outcome], content.decode(errors="replace"))
@@ -185,77 +158,68 @@ class Workers:
 
     async def aclose(self) -> None:
         """Ends every worker and the zygote."""
-        self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._nursery is not None:
-            self._nursery.close()
+        await self._fleet.aclose()
         self._wake(len(self._waiting))
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
 
-    async def _end(self, lane: Lane, reason: str) -> None:
+    async def _call(
+        self,
+        lane: Lane,
+        source: HandlerSource,
+        call: tuple[int, dict[str, Any], str],
+        deadline: float,
+    ) -> tuple[Outcome, bytes]:
         worker = lane.worker
-        if worker is None:
-            return
-        worker.stop(HandlerFailed(FailureKind.DIED, reason))
-        await asyncio.shield(worker.gone)
+        if worker is None or not worker.usable:
+            worker = await self._employ(lane, source)
+        self._idle.pop(lane.key, None)
+        self._busy.add(worker)
+        self._watch()
+        frame = pack_frame((worker.next_call, *call))
+        loop = asyncio.get_running_loop()
+        try:
+            return await worker.call(frame, loop.time() + deadline)
+        except asyncio.CancelledError:
+            worker.stop(HandlerFailed(FailureKind.DIED, "its call was given up"))
+            raise
+        finally:
+            self._busy.discard(worker)
+            self._rest(lane, worker, loop.time())
 
-    async def _ready_nursery(self) -> Nursery:
-        """Gives the zygote, which is started if there is none."""
-        async with self._starting:
-            if self._closed:
-                raise WorkersError("the workers are closed")
-            if not self._scratch:
-                self._scratch = _make_scratch()
-            if self._nursery is None:
-                nursery = Nursery(self._plan(), self._ended, self._lost)
-                self._measures = await nursery.start()
-                self._nursery = nursery
-            return self._nursery
-
-    def _plan(self) -> Plan:
-        settings = self._settings
-        path = [str(Path(entry).absolute()) for entry in (*settings.path, *sys.path)]
-        return Plan(
-            path=[entry for entry in path if entry != "/"],
-            preload=[*PRELOAD, *settings.preload],
-            readable=list(settings.readable),
-            hidden=list(settings.hidden),
-            memory=settings.memory,
-            cpu=settings.cpu,
-            processes=settings.processes,
-            open_files=settings.open_files,
-            file_size=settings.file_size,
-            scratch=self._scratch,
-        )
-
-    async def _fork(self, source: HandlerSource, describing: bool = False) -> Worker:
-        """Forks a worker for a listener when there is room for one."""
-        async with self._places:
-            await self._make_room()
-            nursery = await self._ready_nursery()
-            self._count += 1
-            number = self._count
-            channel, output = nursery.fork(number)
-            worker = Worker(number, channel, self._settings.output, self._kill)
-            Output(output, source.name)
-            self._workers[number] = worker
-        own_name = source.name if source.agent else None
-        order = (describing, source.handler, source.payload_classes, own_name)
-        worker.send(pack_frame((*order, self._settings.output)))
+    async def _employ(self, lane: Lane, source: HandlerSource) -> Worker:
+        await self._make_room()
+        try:
+            worker = await self._fleet.employ(source)
+        except WorkersError as error:
+            raise HandlerFailed(FailureKind.DIED, str(error)) from error
+        lane.worker = worker
+        worker.on_end = lambda worker: self._leave(lane, worker)
         return worker
 
+    async def _end(self, lane: Lane, reason: str) -> None:
+        self._idle.pop(lane.key, None)
+        worker = lane.worker
+        if worker is not None:
+            worker.stop(HandlerFailed(FailureKind.DIED, reason))
+            await asyncio.shield(worker.gone)
+
     async def _make_room(self) -> None:
-        while len(self._workers) >= self._settings.workers:
+        """Waits until one more worker may live; the one idle for longest makes room."""
+        while len(self._fleet) >= self._settings.workers:
             if self._idle:
-                _, lane = self._idle.popitem(last=False)
-                logger.info("the idle worker of %s makes room", lane.key[0])
+                lane = next(iter(self._idle.values()))
+                logger.info("the idle worker of %s makes room, and its memory is lost", lane.key[0])
                 await self._end(lane, "it made room")
                 continue
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(place)
-            await place
+            try:
+                await place
+            except asyncio.CancelledError:
+                if place.done() and not place.cancelled():
+                    self._wake(1)
+                raise
 
     def _wake(self, count: int) -> None:
         """Lets callers that wait for room look again."""
@@ -266,69 +230,45 @@ class Workers:
                 count -= 1
 
     def _rest(self, lane: Lane, worker: Worker, now: float) -> None:
-        """Puts a lane's worker among the idle ones, and lets one caller wait no longer."""
+        """Puts a lane among the idle ones, whose worker may have to make room for another."""
         if worker.usable and lane.worker is worker:
             lane.since = now
             self._idle[lane.key] = lane
         if self._waiting:
             self._wake(1)
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(SWEEP, self._sweep, loop)
+    def _leave(self, lane: Lane, worker: Worker) -> None:
+        """Takes the news that the worker of a lane has ended."""
+        if lane.worker is worker:
+            lane.worker = None
+            self._idle.pop(lane.key, None)
+            self._drop(lane)
+        self._wake(1)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _drop(self, lane: Lane) -> None:
+        """Forgets a lane that has no worker and no caller."""
+        if lane.worker is None and lane.users == 0:
+            self._lanes.pop(lane.key, None)
+
+    def _watch(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep)
+
+    def _sweep(self) -> None:
         """Kills workers that are past their deadline, or idle for too long."""
-        now = loop.time()
-        self._sweeper = None
+        now = asyncio.get_running_loop().time()
         for worker in [worker for worker in self._busy if worker.deadline <= now]:
             worker.stop(HandlerFailed(FailureKind.TIMED_OUT, "it did not answer in time"))
-        for lane in list(self._idle.values()):
-            if lane.since + self._settings.idle > now:
+        while self._idle:
+            lane = next(iter(self._idle.values()))
+            if lane.worker is not None and lane.since + self._settings.idle > now:
                 break
             del self._idle[lane.key]
             if lane.worker is not None:
                 lane.worker.stop(HandlerFailed(FailureKind.DIED, "it was idle"))
+        self._sweeper = None
         if self._busy or self._idle:
-            self._sweeper = loop.call_later(SWEEP, self._sweep, loop)
-
-    def _kill(self, worker: Worker) -> None:
-        if self._nursery is not None:
-            self._nursery.kill(worker.number)
-
-    def _ended(self, number: int, status: int) -> None:
-        code = os.waitstatus_to_exitcode(status)
-        detail = f"it ended with exit code {code}" if code >= 0 else f"signal {-code} ended it"
-        worker = self._workers.pop(number, None)
-        if worker is not None:
-            worker.ended(detail)
-            self._forget_lane(worker)
-        self._wake(1)
-
-    def _forget_lane(self, worker: Worker) -> None:
-        for key, lane in list(self._lanes.items()):
-            if lane.worker is worker:
-                lane.worker = None
-                self._idle.pop(key, None)
-                if not lane.turn.locked():
-                    del self._lanes[key]
-
-    def _lost(self, nursery: Nursery) -> None:
-        """Takes the news that the zygote is gone, and with it every worker."""
-        if self._nursery is nursery:
-            self._nursery = None
-        for number in list(self._workers):
-            worker = self._workers.pop(number)
-            worker.ended("the zygote ended")
-            self._forget_lane(worker)
-        self._wake(len(self._waiting))
-
-
-def _make_scratch() -> str:
-    """Makes the directory of scratch directories; others may pass through it to their own."""
-    directory = tempfile.mkdtemp(prefix="agentix-workers-")
-    Path(directory).chmod(0o711)
-    return directory
+            self._watch()
 
 
 def _records(source: HandlerSource, content: bytes) -> tuple[dict[str, Any], ...]:

@@ -6,10 +6,11 @@ import ctypes
 import errno
 import os
 import struct
+from functools import lru_cache
 
 from agentix.agentserver.worker.kernel import PR_SET_PDEATHSIG, PR_SET_SECCOMP, KernelError, call
 
-__all__ = ["install"]
+__all__ = ["install", "prepare"]
 
 FILTER = 2
 ALLOW = 0x7FFF0000
@@ -117,7 +118,7 @@ PRCTL = (157, 167)
 class Program(ctypes.Structure):
     """`struct sock_fprog`."""
 
-    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 def install() -> None:
@@ -126,13 +127,22 @@ def install() -> None:
     Raises:
         KernelError: The kernel has no filters, or nobody wrote one for this machine.
     """
+    instructions = prepare()
+    pointer = ctypes.byref(Program(len(instructions) // 8, instructions))
+    call("prctl", PR_SET_SECCOMP, FILTER, pointer, 0, 0, about="PR_SET_SECCOMP")
+
+
+@lru_cache(maxsize=1)
+def prepare() -> bytes:
+    """Gives the filter for this machine, which is the same for every worker.
+
+    Raises:
+        KernelError: Nobody wrote one for it.
+    """
     machine = os.uname().machine
     if machine not in ARCHITECTURES:
         raise KernelError(f"no filter is written for {machine}")
-    instructions = ctypes.create_string_buffer(_program(*ARCHITECTURES[machine]))
-    program = Program(len(instructions) // 8, ctypes.addressof(instructions))
-    pointer = ctypes.byref(program)
-    call("prctl", PR_SET_SECCOMP, FILTER, pointer, 0, 0, about="PR_SET_SECCOMP")
+    return _program(*ARCHITECTURES[machine])
 
 
 def _program(architecture: int, column: int) -> bytes:

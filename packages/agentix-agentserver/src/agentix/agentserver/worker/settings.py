@@ -37,6 +37,8 @@ class WorkerSettings:
     """Files and directories under readable ones that workers must not read, such as keys."""
     workers: int = 256
     """How many workers live at once; the one idle for longest makes room for the next."""
+    spares: int = 2
+    """How many workers are forked and held ahead of need."""
     idle: float = 600.0
     """After how many seconds without a call a worker is ended."""
     output: int = MEBIBYTE

@@ -14,6 +14,10 @@ __all__ = ["Worker"]
 CHUNK = 256 * 1024
 """How much is read from a worker at a time, in bytes."""
 
+OUTCOMES = {int(outcome): outcome for outcome in Outcome}
+
+Answer = tuple[Outcome, bytes]
+
 
 class Worker:
     """A worker process, from the order to fork it to the news of its end.
@@ -22,29 +26,26 @@ class Worker:
         number: Its number, by which the zygote knows it.
         channel: The pump's end of its socket, which does not block.
         limit: How many bytes the content of an answer may have.
-        kill: Has it killed; its end is told by `ended`.
+        kill: Has the worker of a number killed; its end is told by `ended`.
     """
 
     def __init__(
-        self,
-        number: int,
-        channel: socket.socket,
-        limit: int,
-        kill: Callable[[Worker], None],
+        self, number: int, channel: socket.socket, limit: int, kill: Callable[[int], None]
     ) -> None:
         self.number = number
         self.deadline = 0.0
         """When the call under way has to be answered, by the clock of the loop."""
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the process has ended."""
+        self.on_end: Callable[[Worker], None] | None = None
+        """Called once, when the process has ended."""
         self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        """Done when the process has ended."""
         self._channel = channel
         self._descriptor = channel.fileno()
         self._answers = AnswerReader(limit)
-        self._limit = limit
         self._kill = kill
         self._call = 0
-        self._answer: asyncio.Future[tuple[Outcome, bytes]] | None = None
+        self._answer: asyncio.Future[Answer] | None = None
         self._unsent = b""
         self._failure: HandlerFailed | None = None
         self._loop.add_reader(self._descriptor, self._read)
@@ -61,20 +62,15 @@ class Worker:
 
     def send(self, frame: bytes) -> None:
         """Sends a frame; what the socket does not take at once is sent as it does."""
-        if not self._unsent:
-            try:
-                sent = self._channel.send(frame)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # the end of the worker is on its way to us
-            if sent == len(frame):
-                return
-            frame = frame[sent:]
-            self._loop.add_writer(self._descriptor, self._write)
-        self._unsent += frame
+        if self._failure is not None:
+            return
+        sent = 0 if self._unsent else self._send(frame)
+        if sent < len(frame):
+            if not self._unsent:
+                self._loop.add_writer(self._descriptor, self._write)
+            self._unsent += frame[sent:]
 
-    def call(self, frame: bytes, deadline: float) -> asyncio.Future[tuple[Outcome, bytes]]:
+    def call(self, frame: bytes, deadline: float) -> asyncio.Future[Answer]:
         """Sends the next call, and gives the future of its answer.
 
         Args:
@@ -84,44 +80,52 @@ class Worker:
         self._call += 1
         self.deadline = deadline
         answer = self._answer = self._loop.create_future()
-        if self._failure is not None:
-            self._fail()
-            return answer
         self.send(frame)
+        if self.gone.done():
+            self._fail()
         return answer
 
     def stop(self, failure: HandlerFailed) -> None:
         """Kills the process; the call under way fails with `failure` when it has ended."""
         if self._failure is None:
             self._failure = failure
-            self._loop.remove_reader(self._descriptor)
-            self._kill(self)
+            self._unwatch()
+            self._kill(self.number)
 
     def ended(self, detail: str) -> None:
         """Takes the news that the process has ended, or is as good as that."""
         if self.gone.done():
             return
-        if self._failure is None:
-            self._failure = HandlerFailed(FailureKind.DIED, detail)
-        self._loop.remove_reader(self._descriptor)
-        self._loop.remove_writer(self._descriptor)
+        self._failure = self._failure or HandlerFailed(FailureKind.DIED, detail)
+        if self._failure.kind is FailureKind.DIED:
+            self._failure.detail = f"{self._failure.detail}; {detail}"
+        self._unwatch()
         self._channel.close()
         self.gone.set_result(None)
         self._fail()
+        if self.on_end is not None:
+            self.on_end(self)
 
     def _fail(self) -> None:
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done() and self._failure is not None:
             answer.set_exception(self._failure)
 
-    def _write(self) -> None:
+    def _unwatch(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        self._loop.remove_writer(self._descriptor)
+
+    def _send(self, data: bytes) -> int:
+        """Sends what the socket takes, and says how much that is."""
         try:
-            sent = self._channel.send(self._unsent)
+            return self._channel.send(data)
         except BlockingIOError:
-            return
+            return 0
         except OSError:
-            sent = len(self._unsent)
-        self._unsent = self._unsent[sent:]
+            return len(data)  # the worker is gone, and the news of it on the way
+
+    def _write(self) -> None:
+        self._unsent = self._unsent[self._send(self._unsent) :]
         if not self._unsent:
             self._loop.remove_writer(self._descriptor)
 
@@ -144,16 +148,18 @@ class Worker:
             self._take(call, outcome, content)
 
     def _take(self, call: int, outcome: int, content: bytes) -> None:
-        """Takes an answer, which is one to the call under way or the end of the worker."""
+        """Takes an answer, which is one to the call under way, or the end of the worker."""
         answer = self._answer
+        if self._failure is not None:
+            return
         if answer is None or call != self._call or outcome not in OUTCOMES:
-            self.stop(
-                HandlerFailed(FailureKind.DIED, f"it answered call {call}, which is not open")
-            )
+            reason = f"it answered call {call} with {outcome}, while {self._open_call} was open"
+            self.stop(HandlerFailed(FailureKind.DIED, reason))
             return
         self._answer = None
         if not answer.done():
             answer.set_result((OUTCOMES[outcome], content))
 
-
-OUTCOMES = {int(outcome): outcome for outcome in Outcome}
+    @property
+    def _open_call(self) -> str:
+        return "none" if self._answer is None else f"call {self._call}"

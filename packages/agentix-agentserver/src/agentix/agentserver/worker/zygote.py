@@ -15,6 +15,7 @@ is the first process: when either ends, the kernel kills every worker and all th
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -22,11 +23,18 @@ import os
 import select
 import signal
 import socket
+import sys
 import traceback
 from typing import NoReturn
 
-from agentix.agentserver.worker import child, hardening, jail, kernel
-from agentix.agentserver.worker.control import ENDED, FORK, KILL, ORDER, READY, STATE
+from agentix.agentserver.worker import (
+    child,
+    hardening,
+    jail,
+    kernel,
+    seccomp,
+)
+from agentix.agentserver.worker.control import BORN, ENDED, FORK, KILL, ORDER, READY, STATE
 from agentix.agentserver.worker.hardening import CHANNEL, Birth
 from agentix.agentserver.worker.jail import Jail
 from agentix.agentserver.worker.plan import Plan
@@ -68,6 +76,7 @@ def _serve(control: socket.socket, plan: Plan, held: Jail, measures: list[Measur
         kernel.call("prctl", kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         measures += jail.build(plan, held)
         zygote = Zygote(control, plan, held)
+        _warm_up()
         measures += zygote.rehearse()
         gc.collect()
         gc.freeze()
@@ -77,6 +86,14 @@ def _serve(control: socket.socket, plan: Plan, held: Jail, measures: list[Measur
     except BaseException:
         traceback.print_exc()
     os._exit(1)
+
+
+def _warm_up() -> None:
+    """Does once what every worker would otherwise do in memory of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    with contextlib.suppress(kernel.KernelError):
+        seccomp.prepare()
 
 
 def _kill_children() -> None:
@@ -212,6 +229,7 @@ class Zygote:
         self._numbers[pid] = number
         os.close(channel)
         os.close(output)
+        self._control.send(STATE.pack(BORN, number, pid))
 
     def _birth(self, number: int) -> Birth:
         user = 0
@@ -240,7 +258,7 @@ class Zygote:
             self._woken.detach()
             self._waker.detach()
             hardening.keep_only(channel, output)
-            os.setsid()
+            os.setpgid(0, 0)
             self._check(hardening.harden(birth))
             gc.enable()
             child.serve(socket.socket(fileno=CHANNEL))
