@@ -12,6 +12,7 @@ from typing import Any, Self
 from lxml import etree
 
 from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
+from agentix.agentserver.edges import open_edges
 from agentix.agentserver.emitter import CORE
 from agentix.agentserver.errors import AgentServerError
 from agentix.agentserver.events import Event, EventBus
@@ -184,6 +185,7 @@ class Organism:
             recovered = self._ledger.recover()
             await self._handlers.start()
             resources.push_async_callback(self._handlers.aclose)
+            await resources.enter_async_context(open_edges(self))
             await self._register_all()
             resources.callback(self._bus.close)
             resources.push_async_callback(self.pump.aclose)
