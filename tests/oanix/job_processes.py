@@ -33,6 +33,16 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+def make_cache_home() -> Path:
+    """Gives commands the cache of programs that the other tests have."""
+    (CACHE / "modules").mkdir(mode=0o700, parents=True, exist_ok=True)
+    link = CACHE / "home" / "agentix-oanix" / "modules"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(CACHE / "modules")
+    return CACHE / "home"
+
+
 class Workplace:
     """A queue, and a directory that its jobs see at `/w`.
 
@@ -119,7 +129,7 @@ class Workplace:
     @staticmethod
     def environment(more: dict[str, str] | None = None) -> dict[str, str]:
         """Gives the environment of managers, with one cache of programs for all tests."""
-        return {**os.environ, "XDG_CACHE_HOME": str(CACHE / "cache"), **(more or {})}
+        return {**os.environ, "XDG_CACHE_HOME": str(make_cache_home()), **(more or {})}
 
     def workers(self) -> list[int]:
         """Gives the processes that work on the queue."""
