@@ -83,6 +83,10 @@ class WireSchema(GenerateJsonSchema):
         encoded = self._policies[-1].get(key) == "base64"
         return super().bytes_schema(schema) | {"format": "base64url" if encoded else "binary"}
 
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        """Describes a decimal number by the text that it is written as; numbers are read too."""
+        return {"type": "string", "format": "decimal"}
+
     @contextmanager
     def _within(self, cls: Any) -> Iterator[None]:
         """Applies the policy of a class; without one of its own, that of what is around it."""
