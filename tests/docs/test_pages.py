@@ -12,7 +12,14 @@ DOCS = REPOSITORY / "docs"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), *REPOSITORY.glob("*/*/README.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
-MODULES = ("agentix", "agentix.client", "agentix.docker", "agentix.local", "agentix.runtime")
+MODULES = (
+    "agentix",
+    "agentix.client",
+    "agentix.docker",
+    "agentix.local",
+    "agentix.namespace_sdk",
+    "agentix.runtime",
+)
 SHOWN = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 
 

@@ -1,0 +1,223 @@
+"""`agentix-namespace check` of source trees: what the pages do not show, and the formats."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from agentix.namespace_sdk.check.finding import Finding
+from agentix.namespace_sdk.check.source import check_source as check_at
+from agentix.namespace_sdk.command import main
+from tests.sdk.conftest import KINDS, Command
+from tests.sdk.namespaces import IMPLS, PACKAGE, REGISTER, STUBS, write_namespace
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def check_source(path: Path, time_limit: float = 30.0) -> list[Finding]:
+    """Gives the findings in the order of lines."""
+    return sorted(set(check_at(path, time_limit)), key=lambda item: (item.line or 0, item.code))
+
+
+def codes(findings: list[Finding]) -> list[str]:
+    return [finding.code for finding in findings]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_untouched_template_passes(rendered: Path, kind: str) -> None:
+    assert check_source(rendered / f"my-{kind}") == []
+
+
+@pytest.mark.parametrize("name", ["mock-agent", "mock-dataset"])
+def test_namespaces_of_the_repository_pass(name: str) -> None:
+    assert check_source(REPOSITORY / "namespaces" / name) == []
+
+
+def test_several_mistakes_are_all_told(tmp_path: Path) -> None:
+    write_namespace(
+        tmp_path,
+        stubs=STUBS + "\ndef lost() -> None:\n    raise NotImplementedError\n"
+        "\ndef mixed(a: int, b: int) -> int:\n    return 0\n",
+        impls=IMPLS + "\ndef mixed(b: int, a: int) -> int:\n    return 0\n",
+        register=REGISTER.replace(
+            "    return", "    dispatcher.bind(mixed, _impl.mixed)\n    return"
+        ).replace("_impl, greet", "_impl, greet, mixed"),
+    )
+    found = [(finding.line, finding.code) for finding in check_source(tmp_path)]
+    assert found == [(4, "AGX302"), (7, "AGX301"), (7, "AGX303")]
+
+
+def test_hanging_import_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    hang = (
+        "import os, pathlib, subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(tmp_path / 'pids')!r}).write_text(f'{{os.getpid()}} {{child.pid}}')\n"
+        "child.wait()\n"
+    )
+    write_namespace(tmp_path / "source", impls=hang)
+    [finding] = check_source(tmp_path / "source", time_limit=3)
+    assert finding.code == "AGX406"
+    assert finding.message.endswith("took more than 3 s")
+    for pid in (tmp_path / "pids").read_text().split():
+        assert is_gone(int(pid))
+
+
+def is_gone(pid: int) -> bool:
+    """Waits until a process is gone or waits for its parent, which killing takes a moment for."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state in "ZX":
+            return True
+    return False
+
+
+def test_crash_of_the_interpreter_is_a_finding(tmp_path: Path) -> None:
+    crash = (
+        "import os, sys\nprint('last words', file=sys.stderr)\nsys.stderr.flush()\nos._exit(7)\n"
+    )
+    [finding] = check_source(write_namespace(tmp_path, impls=crash))
+    assert (finding.code, finding.message) == (
+        "AGX401",
+        "the interpreter ended with exit code 7: last words",
+    )
+
+
+def test_namespace_does_not_run_in_the_checking_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "pid")
+    note = f"import os, pathlib\npathlib.Path({path!r}).write_text(str(os.getpid()))\n"
+    assert check_source(write_namespace(tmp_path / "source", impls=note + IMPLS)) == []
+    assert int((tmp_path / "pid").read_text()) != os.getpid()
+
+
+def test_check_leaves_no_bytecode(tmp_path: Path) -> None:
+    check_source(write_namespace(tmp_path))
+    assert list(tmp_path.rglob("*.pyc")) == []
+
+
+def test_output_of_a_namespace_does_not_reach_the_report(tmp_path: Path) -> None:
+    noise = "print('noise')\nimport os\nos.system('echo noise')\n"
+    assert check_source(write_namespace(tmp_path, impls=noise + IMPLS)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "effect"),
+    [
+        ("open('{tmp}/made', 'w').close()", "writes to '{tmp}/made'"),
+        ("import pathlib; pathlib.Path('{tmp}/new').mkdir()", "does os.mkdir("),
+        ("import subprocess; subprocess.run(['true'])", "does subprocess.Popen("),
+        (
+            "import threading, time; threading.Thread(target=time.sleep, args=(9,)).start()",
+            "starts",
+        ),
+        ("import sys; sys.path.append('{tmp}')", "changes sys.path"),
+        ("import os; os.chdir('{tmp}')", "changes the working directory"),
+        ("global kept; kept = 1", "changes the global 'kept'"),
+        ("import socket; socket.socket(socket.AF_UNIX).bind('{tmp}/socket')", "does socket.bind("),
+    ],
+)
+def test_impure_register_is_told(tmp_path: Path, line: str, effect: str) -> None:
+    body = REGISTER.replace("():\n", f"():\n    {line.format(tmp=tmp_path)}\n")
+    found = check_source(write_namespace(tmp_path / "source", register=body))
+    messages = [finding.message for finding in found if finding.code == "AGX405"]
+    assert messages[0].startswith(f"register() {effect.format(tmp=tmp_path)}")
+
+
+KEPT = """\
+from agentix.dispatch import Dispatcher
+from . import _impl, greet
+kept = Dispatcher()
+kept.bind(greet, _impl.greet)
+def register():
+    return kept
+"""
+
+
+def test_register_that_keeps_its_dispatcher_is_told(tmp_path: Path) -> None:
+    [finding] = check_source(write_namespace(tmp_path, register=KEPT))
+    assert (finding.code, finding.line) == ("AGX405", 5)
+    assert finding.message == "the second call of register() gives another result"
+
+
+def test_foreign_package_that_stubs_bring_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "path" / "heavy_library").mkdir(parents=True)
+    (tmp_path / "path" / "heavy_library" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    source = write_namespace(tmp_path / "source", stubs="import heavy_library\n" + STUBS)
+    found = [(finding.code, finding.message) for finding in check_source(source)]
+    assert ("AGX402", "importing agentix_namespaces.greeter imports heavy_library") in found
+    assert codes(check_source(source)) == ["AGX402", "AGX403"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy\n",
+        "try:\n    import numpy\nexcept ImportError:\n    numpy = None\n",
+        "import agentix.trace, pydantic, json\nfrom agentix import Dispatcher\n",
+        "from agentix_namespaces.greeter import greet\nfrom . import greet as again\n",
+    ],
+)
+def test_imports_that_the_runtime_can_do_are_no_finding(tmp_path: Path, text: str) -> None:
+    assert check_source(write_namespace(tmp_path, impls=text + IMPLS)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["import agentix.client\n", "import agentix_namespaces.mock_agent\n"]
+)
+def test_imports_of_other_distributions_are_found(tmp_path: Path, text: str) -> None:
+    assert codes(check_source(write_namespace(tmp_path, impls=text + IMPLS))) == ["AGX403"]
+
+
+def test_json_tells_all_of_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_namespace(tmp_path, version="1")
+    assert main(["check", str(tmp_path), "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "target": str(tmp_path),
+        "findings": [
+            {
+                "code": "AGX105",
+                "title": "the version is not a semantic version",
+                "message": 'version: "1" is not a semantic version',
+                "file": f"{tmp_path}/manifest.json",
+                "line": 1,
+                "mend": "write three numbers, such as 1.0.0",
+                "page": "sdk/checks/AGX105.md",
+            }
+        ],
+    }
+
+
+def test_github_gets_an_annotation_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_namespace(tmp_path / "100%, really", impls="raise OSError('50%')\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "100%, really", "-o", "github"]) == 1
+    assert capsys.readouterr().out == (
+        f"::error file=100%25%2C really/{PACKAGE}/_impl.py,"
+        "title=AGX401 the package can not be imported,line=1"
+        "::OSError: 50%25; mend what the import raises\n"
+    )
+
+
+def test_github_gets_nothing_where_nothing_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(write_namespace(tmp_path)), "-o", "github"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_missing_path_is_exit_code_2(agentix_namespace: Command, tmp_path: Path) -> None:
+    refused = agentix_namespace("check", tmp_path / "missing")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        f"agentix-namespace: {tmp_path}/missing: there is no such directory\n"
+    )
