@@ -10,13 +10,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agentix.oanix.errors import OanixError
+from agentix.oanix.errors import OanixError, ReplayError
 from agentix.oanix.jobs.command import add_job_parsers
 from agentix.oanix.jobs.job import RunSummary
 from agentix.oanix.machine import Machine
-from agentix.oanix.options import add_limits, add_mounts, make_environment, make_namespace
-from agentix.oanix.places import modules_directory
+from agentix.oanix.options import (
+    add_command_line,
+    add_limits,
+    add_mounts,
+    make_environment,
+    make_namespace,
+    take_command_line,
+)
+from agentix.oanix.places import keep_program, modules_directory, programs_directory
 from agentix.oanix.program import Program
+from agentix.oanix.progress import progress
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.stop import Cancellation, Reason
 from agentix.oanix.trace import Trace
@@ -24,10 +32,13 @@ from agentix.oanix.wasi.stream import Pipe
 
 __all__ = ["main"]
 
-SLOW = 1.0
-"""Seconds of compiling after which a terminal is told about it."""
-
 CHUNK = 1 << 16
+
+REFUSED = 125
+"""The exit code where the command itself fails, as of env(1) and docker(1)."""
+
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""The exit codes of a shell for what SIGINT and SIGPIPE have ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,20 +46,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.act(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads standard output any more, and Python would complain about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
     except (OanixError, OSError) as error:
         print(f"agentix-oanix: {error}", file=sys.stderr)
-        return 125
+        return REFUSED
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="agentix-oanix", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run", help="run a WASI program in a namespace")
+    run = commands.add_parser(
+        "run",
+        help="run a WASI program in a namespace",
+        usage="%(prog)s [OPTION]... PROG.wasm [ARG]...",
+    )
     add_limits(run)
     run.add_argument("--record", type=Path, metavar="FILE", help="write the trace of host calls")
     run.add_argument("--result", type=Path, metavar="FILE", help="write what it came to, as JSON")
-    run.add_argument("program", type=Path, metavar="PROG.wasm")
-    run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG")
+    add_command_line(run, "the program and its arguments")
     run.set_defaults(act=_run)
     shown = commands.add_parser("ns", help="about namespaces").add_subparsers(required=True)
     show = shown.add_parser("show", help="print a namespace as JSON, with its digest")
@@ -56,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(act=_show)
     replay = commands.add_parser("replay", help="run a program again from a recording")
     replay.add_argument("recording", type=Path, metavar="FILE")
-    replay.add_argument("program", type=Path, metavar="PROG.wasm")
+    replay.add_argument(
+        "program", type=Path, nargs="?", metavar="PROG.wasm", help="where it was recorded elsewhere"
+    )
     replay.set_defaults(act=_replay)
     add_job_parsers(commands.add_parser("job", help="about jobs that run from a queue"))
     return parser
@@ -64,9 +86,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     """Runs a program with the command's own streams."""
-    cancellation, stdin = Cancellation(), Pipe()
+    name, arguments = take_command_line(options)
+    path, cancellation, stdin = Path(name), Cancellation(), Pipe()
     config = RunConfig(
-        arguments=(options.program.name, *options.arguments),
+        arguments=(path.name, *arguments),
         environment=make_environment(options),
         stdin=stdin,
         stdout=lambda piece: _write(1, piece),
@@ -81,13 +104,14 @@ def _run(options: argparse.Namespace) -> int:
         record=options.record is not None,
     )
     namespace, machine = make_namespace(options).build(), _machine()
-    program = _load(machine, options.program, deterministic=options.deterministic)
+    program = _load(machine, path, deterministic=options.deterministic)
     threading.Thread(target=_feed, args=(stdin,), name="stdin", daemon=True).start()
     signal.signal(signal.SIGINT, lambda *_: cancellation.cancel())
     with ThreadPoolExecutor(1, "program") as executor:
         result = executor.submit(machine.run, program, namespace, config).result()
     if options.record is not None and result.trace is not None:
         result.trace.save(options.record)
+        keep_program(programs_directory(os.environ), path.read_bytes())
     if options.result is not None:
         options.result.write_text(RunSummary.of("program", result).model_dump_json() + "\n")
     return _report(result)
@@ -101,7 +125,10 @@ def _report(result: RunResult) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     trace, machine = Trace.load(options.recording), _machine()
-    program = _load(machine, options.program, deterministic=trace.deterministic)
+    path = options.program or programs_directory(os.environ) / trace.program
+    if not path.exists():
+        raise ReplayError(f"{path} is missing: name the program, as replay FILE PROG.wasm")
+    program = _load(machine, path, deterministic=trace.deterministic)
     result = machine.replay(program, trace)
     _write(1, result.stdout)
     _write(2, result.stderr)
@@ -116,13 +143,8 @@ def _show(options: argparse.Namespace) -> int:
 
 def _load(machine: Machine, path: Path, deterministic: bool) -> Program:
     """Loads a program, and says on a terminal that it takes its time."""
-    timer = threading.Timer(SLOW, print, [f"compiling {path.name} ..."], {"file": sys.stderr})
-    if sys.stderr.isatty():
-        timer.start()
-    try:
+    with progress(f"compiling {path.name}"):
         return machine.load(path.read_bytes(), deterministic=deterministic)
-    finally:
-        timer.cancel()
 
 
 def _machine() -> Machine:

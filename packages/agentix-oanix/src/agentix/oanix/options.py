@@ -10,7 +10,14 @@ from agentix.oanix.fs.host import WorkspaceFs
 from agentix.oanix.namespace import Namespace, NamespaceBuilder
 from agentix.oanix.profile import minimal
 
-__all__ = ["add_limits", "add_mounts", "make_environment", "make_namespace"]
+__all__ = [
+    "add_command_line",
+    "add_limits",
+    "add_mounts",
+    "make_environment",
+    "make_namespace",
+    "take_command_line",
+]
 
 
 def add_mounts(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +36,27 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds")
     parser.add_argument("--memory", type=int, metavar="BYTES")
     parser.add_argument("--deterministic", action="store_true")
+
+
+def add_command_line(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds what is run and its arguments, which are passed on as they are.
+
+    They are one argument to the parser, which would drop a `--` between two.
+    """
+    parser.add_argument("command_line", nargs=argparse.REMAINDER, help=what)
+
+
+def take_command_line(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
+    """Gives what is run, and its arguments.
+
+    Raises:
+        OanixError: Nothing is to be run.
+    """
+    words: list[str] = options.command_line
+    first, *arguments = (words[1:] if words[:1] == ["--"] else words) or [""]
+    if not first:
+        raise OanixError("what is to be run is missing: see --help")
+    return first, arguments
 
 
 def make_environment(options: argparse.Namespace) -> dict[str, str]:

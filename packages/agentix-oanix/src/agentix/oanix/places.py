@@ -1,9 +1,11 @@
-"""Where a user's compiled programs and jobs are, unless the user says otherwise."""
+"""Where a user's programs and jobs are, unless the user says otherwise."""
 
+import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["jobs_directory", "modules_directory"]
+__all__ = ["jobs_directory", "keep_program", "modules_directory", "programs_directory"]
 
 OWN = "agentix-oanix"
 
@@ -11,6 +13,22 @@ OWN = "agentix-oanix"
 def modules_directory(environ: Mapping[str, str]) -> Path:
     """Gives the directory of compiled programs: below `XDG_CACHE_HOME`, or `~/.cache`."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / OWN / "modules"
+
+
+def programs_directory(environ: Mapping[str, str]) -> Path:
+    """Gives the directory of recorded programs, beside the compiled ones."""
+    return modules_directory(environ).with_name("programs")
+
+
+def keep_program(directory: Path, wasm: bytes) -> Path:
+    """Keeps the content of a program, and gives the file that has it, named by its SHA-256."""
+    path = directory / hashlib.sha256(wasm).hexdigest()
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished.write_bytes(wasm)
+        unfinished.replace(path)
+    return path
 
 
 def jobs_directory(environ: Mapping[str, str]) -> Path:

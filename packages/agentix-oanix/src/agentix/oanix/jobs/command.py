@@ -19,7 +19,13 @@ from agentix.oanix.jobs.manager import MAX_CONCURRENT, Manager
 from agentix.oanix.jobs.process import catch_signals
 from agentix.oanix.jobs.queue import JobQueue
 from agentix.oanix.namespace import NamespaceBuilder, NamespaceSpec
-from agentix.oanix.options import add_limits, make_environment, make_namespace
+from agentix.oanix.options import (
+    add_command_line,
+    add_limits,
+    make_environment,
+    make_namespace,
+    take_command_line,
+)
 
 __all__ = ["add_job_parsers"]
 
@@ -31,7 +37,12 @@ def add_job_parsers(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommands to the parser of `job`."""
     parser.add_argument("--queue", type=Path, metavar="DIRECTORY", help="where the jobs are")
     commands = parser.add_subparsers(required=True)
-    _add_submit(commands.add_parser("submit", help="add a job, and print its number"))
+    submit = commands.add_parser(
+        "submit",
+        help="add a job, and print its number",
+        usage="%(prog)s [OPTION]... PROG.wasm|SCRIPT|TOOL|FILE [ARG]...",
+    )
+    _add_submit(submit)
     listed = commands.add_parser("list", help="print the jobs, one a line")
     listed.add_argument("--json", action="store_true", help="as JSON, one job a line")
     listed.set_defaults(act=_list)
@@ -74,38 +85,40 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", default="/", metavar="PATH", help="in the namespace")
     parser.add_argument("--no-start", action="store_true", help="start no manager")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--script", action="store_true", help="WHAT is a script in the namespace")
-    what.add_argument("--tool", action="store_true", help="WHAT is the name of a tool")
-    what.add_argument("--spec", action="store_true", help="WHAT is a file with a job as JSON, or -")
-    parser.add_argument("what", metavar="WHAT", help="a program, PROG.wasm, of this machine")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG")
+    what.add_argument("--script", action="store_true", help="run a script of the namespace")
+    what.add_argument("--tool", action="store_true", help="call a registered tool")
+    what.add_argument("--spec", action="store_true", help="take a job as JSON from a file, or -")
+    add_command_line(parser, "what the job does; without an option, a program of this machine")
     parser.set_defaults(act=_submit)
 
 
 def _submit(options: argparse.Namespace) -> int:
     with JobQueue(options.queue) as queue:
-        spec = _read_spec(options.what) if options.spec else _make_spec(options, queue)
+        try:
+            spec = _make_spec(options, queue)
+        except ValidationError as error:
+            raise JobError(f"this is no job: {error}") from error
         print(queue.submit(spec, start=not options.no_start), flush=True)
     return 0
 
 
 def _read_spec(name: str) -> JobSpec:
     text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    try:
-        return JobSpec.model_validate_json(text)
-    except ValidationError as error:
-        raise JobError(f"{name} is no job: {error}") from error
+    return JobSpec.model_validate_json(text)
 
 
 def _make_spec(options: argparse.Namespace, queue: JobQueue) -> JobSpec:
-    builder, arguments = make_namespace(options), tuple(options.arguments)
+    what, arguments = take_command_line(options)
+    if options.spec:
+        return _read_spec(what)
+    builder = make_namespace(options)
     kind: Script | AgentTool | Wasi
     if options.script:
-        kind = Script(script_path=options.what, arguments=arguments)
+        kind = Script(script_path=what, arguments=tuple(arguments))
     elif options.tool:
-        kind = AgentTool(name=options.what, args=arguments)
+        kind = AgentTool(name=what, args=tuple(arguments))
     else:
-        kind = Wasi(program=_mount_program(builder, options.what, queue), arguments=arguments)
+        kind = Wasi(program=_mount_program(builder, what, queue), arguments=tuple(arguments))
     return JobSpec(
         kind=kind,
         namespace=NamespaceSpec.model_validate(builder.build().spec()),

@@ -24,6 +24,10 @@ class JobDirectory:
             (self.path / name).mkdir(exist_ok=True)
         self.database = self.path / "jobs.sqlite"
         """The database of the jobs."""
+        self.setup = self.path / "setup.lock"
+        """Is locked while the database is made."""
+        self.programs = self.path / "programs"
+        """Has the programs that were submitted with their content, by their SHA-256."""
         self.manager = self.path / "manager.lock"
         """Is held by the process that manages the queue."""
         self.manager_log = self.path / "manager.log"
@@ -42,7 +46,3 @@ class JobDirectory:
     def logs(self, job: UUID) -> Path:
         """Gives the directory of a job's logs."""
         return self.path / "logs" / str(job)
-
-    def program(self, digest: str) -> Path:
-        """Gives the file of a program that was submitted with its content."""
-        return self.path / "programs" / digest

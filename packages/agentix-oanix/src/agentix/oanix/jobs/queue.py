@@ -1,6 +1,5 @@
 """JobQueue: jobs as a user has them, submitted, watched, cancelled and read."""
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from agentix.oanix.jobs.logs import LogChunk, Stream, follow_logs, read_log
 from agentix.oanix.jobs.manager import start_manager
 from agentix.oanix.jobs.store import JobStore
 from agentix.oanix.jobs.watch import Watch
-from agentix.oanix.places import jobs_directory
+from agentix.oanix.places import jobs_directory, keep_program
 
 __all__ = ["JobQueue"]
 
@@ -140,9 +139,4 @@ class JobQueue:
         Returns:
             The file that has it, named by its SHA-256.
         """
-        path = self.directory.program(hashlib.sha256(wasm).hexdigest())
-        if not path.exists():
-            unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-            unfinished.write_bytes(wasm)
-            unfinished.replace(path)
-        return path
+        return keep_program(self.directory.programs, wasm)

@@ -4,6 +4,7 @@ Every change is one transaction. An attempt is recorded before it starts, so how
 each start of a job is known; what a worker had when it ended is settled by `settle_lost`.
 """
 
+import fcntl
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -102,18 +103,33 @@ class JobStore:
 
     Args:
         directory: Where the jobs are kept.
+
+    Raises:
+        JobError: The database is damaged, or can not be written.
     """
 
     def __init__(self, directory: JobDirectory) -> None:
         self.directory = directory
         """Where the jobs are kept."""
         self._database = sqlite3.connect(directory.database, BUSY, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = NORMAL")
-        if not self._database.execute(
-            "SELECT 1 FROM sqlite_schema WHERE name = 'alive'"
-        ).fetchone():
-            self._database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+        try:
+            self._set_up()
+        except sqlite3.DatabaseError as error:
+            self._database.close()
+            raise JobError(f"{directory.database} can not be used: {error}") from error
+
+    def _set_up(self) -> None:
+        """Opens the database, and makes its tables where it is new.
+
+        One process at a time does so, because turning WAL on waits for nobody.
+        """
+        with self.directory.setup.open("wb") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            query = "SELECT 1 FROM sqlite_schema WHERE name = 'alive'"
+            if self._database.execute(query).fetchone() is None:
+                self._database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
 
     def close(self) -> None:
         """Closes the database."""
