@@ -232,6 +232,6 @@ def test_repair_counts_what_it_does() -> None:
 
 def test_repair_has_a_limit_too() -> None:
     limits = Limits(elements=10)
-    assert read_emission(b"<a>" + b"&" * 29 + b"</a>"[:0], limits).payloads[0].text == "&" * 29
+    assert read_emission(b"<a>" + b"&" * 19, limits).payloads[0].text == "&" * 19
     with pytest.raises(Malformed, match="too much markup to repair"):
-        read_emission(b"<a>" + b"&" * 30, limits)
+        read_emission(b"<a>" + b"&" * 20, limits)

@@ -1,5 +1,6 @@
 """@xmlify: marks a class as one whose instances travel as XML, and makes it a dataclass."""
 
+import copy
 import dataclasses
 from typing import Any, TypeVar, dataclass_transform
 
@@ -33,39 +34,45 @@ def make_dataclass(cls: type[Any]) -> None:
     """Makes a dataclass of a class that may still be given to `@dataclass` afterwards.
 
     `dataclass` keeps methods that it finds, and takes a field's specification off the class. So
-    the specifications are put back, and the methods wait until the first instance is made: a
-    `@dataclass(frozen=True)` above finds the class as its author wrote it.
+    what it would see a second time is what the author wrote: the methods wait until the first
+    instance is made, and a `@dataclass(frozen=True)` above makes its own.
     """
     before = dict(cls.__dict__)
+    specified = {
+        name: copy.copy(value)
+        for name, value in before.items()
+        if isinstance(value, dataclasses.Field)
+    }
     dataclasses.dataclass(cls)
     parameters = cls.__dict__["__dataclass_params__"]
-    waiting = {
-        name: cls.__dict__[name]
-        for name in set(cls.__dict__) - set(before)
-        if not name.startswith("__dataclass_")
+    made = {
+        name: value
+        for name, value in cls.__dict__.items()
+        if value is not before.get(name, dataclasses.MISSING)
+        and not name.startswith(("__dataclass_", "__doc__"))
     }
-    if cls.__dict__.get("__hash__", 0) is not before.get("__hash__", 0):
-        waiting["__hash__"] = cls.__dict__["__hash__"]
-    for name in waiting:
-        delattr(cls, name)
-    for name, value in before.items():
-        if isinstance(value, dataclasses.Field):
-            setattr(cls, name, value)
     if "__new__" in before:
-        complete(cls, waiting)
         return
+    for name in made:
+        delattr(cls, name)
+    for name, value in (before | specified).items():
+        if name in made or name in specified:
+            setattr(cls, name, value)
 
     def first(kind: type[Any], *args: object, **kwargs: object) -> Any:
         if cls.__dict__["__dataclass_params__"] is parameters:
-            complete(cls, waiting)
+            complete(cls, made, specified)
         return object.__new__(kind)
 
-    cls.__new__ = first  # type: ignore[assignment]
+    setattr(cls, "__new__", first)  # noqa: B010 - to mypy, an assignment redefines the method
 
 
-def complete(cls: type[Any], methods: dict[str, Any]) -> None:
-    """Gives a class the methods that it does not have itself; none wait afterwards."""
-    for name in [*methods]:
-        method = methods.pop(name)
-        if name not in cls.__dict__:
-            setattr(cls, name, method)
+def complete(cls: type[Any], made: dict[str, Any], specified: dict[str, Any]) -> None:
+    """Gives a class what a dataclass has; nothing waits any longer afterwards."""
+    for name in specified:
+        if name not in made:
+            delattr(cls, name)
+    for name, value in made.items():
+        setattr(cls, name, value)
+    made.clear()
+    specified.clear()

@@ -8,7 +8,7 @@ from agentix.agentserver.names import listener_namespace
 from agentix.agentserver.payload.decode import decoder
 from agentix.agentserver.payload.encode import encoder
 from agentix.agentserver.payload.example import example
-from agentix.agentserver.payload.kinds import Plain, RecordType
+from agentix.agentserver.payload.kinds import Plain, RecordType, brief
 from agentix.agentserver.payload.prompt import prompt
 from agentix.agentserver.payload.schema import compile_schema, schema
 
@@ -70,7 +70,7 @@ class PayloadCodec:
         """
         element = self._encode(plain)
         if not self.validate(element):
-            raise PayloadError(f"{self.root}: the schema refuses {plain!r:.200}")
+            raise PayloadError(f"{self.root}: the schema refuses {brief(plain)}")
         return element
 
     def example(self) -> str:

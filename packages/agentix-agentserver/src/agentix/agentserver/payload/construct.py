@@ -16,7 +16,7 @@ from agentix.agentserver.payload.describe import (
     field_hints,
     split_optional,
 )
-from agentix.agentserver.payload.kinds import Plain
+from agentix.agentserver.payload.kinds import Plain, brief
 
 __all__ = ["constructor", "to_plain"]
 
@@ -178,7 +178,7 @@ def choosing(place: str, values: tuple[Any, ...]) -> Convert:
         for allowed in values:
             if type(value) is type(allowed) and value == allowed:
                 return value
-        raise PayloadError(f"{place} takes one of {values!r}, not {value!r:.60}")
+        raise PayloadError(f"{place} takes one of {values!r}, not {brief(value)}")
 
     return check
 

@@ -20,6 +20,7 @@ from agentix.agentserver.payload.kinds import (
     OptionalType,
     Plain,
     RecordType,
+    brief,
     spell,
 )
 
@@ -78,7 +79,7 @@ def record_filler(record: RecordType) -> Fill:
     def fill(element: Element, plain: Plain) -> None:
         for name, value in plain.items():
             if name not in fills:
-                raise PayloadError(f"{record.name} has no field {name!r:.60}")
+                raise PayloadError(f"{record.name} has no field {brief(name)}")
             if value is not None:
                 fills[name](etree.SubElement(element, name), value)
             elif name not in silent:
@@ -117,7 +118,7 @@ def text_filler(write: Callable[[Any], str]) -> Fill:
         try:
             element.text = write(value)
         except ValueError as error:  # control characters, and halves of surrogate pairs
-            raise PayloadError(f"{value!r:.60} has no form in XML: {error}") from error
+            raise PayloadError(f"{brief(value)} has no form in XML: {error}") from error
 
     return fill
 

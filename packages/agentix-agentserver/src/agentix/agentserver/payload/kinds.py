@@ -31,6 +31,7 @@ __all__ = [
     "Plain",
     "RecordType",
     "TextType",
+    "brief",
     "from_data",
     "spell",
     "to_data",
@@ -186,6 +187,14 @@ SIMPLE: Mapping[str, Simple] = {
 """The kinds without parameters, by the names that data and prompts have for them."""
 
 NAMES: Mapping[type, str] = {type(kind): name for name, kind in SIMPLE.items()}
+
+
+def brief(value: object) -> str:
+    """Shows the beginning of a value in a message, whatever it is."""
+    try:
+        return repr(value)[:80]
+    except Exception:  # an integer of too many digits, or a class's own mistake
+        return f"a {type(value).__name__}"
 
 
 def spell(atom: Atom) -> str:

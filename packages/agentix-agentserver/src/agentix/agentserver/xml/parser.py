@@ -79,9 +79,9 @@ def count(root: Element, limits: Limits) -> None:
 def count_attributes(element: Element, limits: Limits) -> None:
     """Counts the attributes of an element, and the namespaces that are known at it."""
     if len(element.attrib) > limits.attributes:
-        raise Malformed(MalformedKind.LIMIT, f"{len(element.attrib)} attributes")
+        raise Malformed(MalformedKind.LIMIT, f"more than {limits.attributes} attributes")
     if len(element.nsmap) > limits.namespaces:
-        raise Malformed(MalformedKind.LIMIT, f"{len(element.nsmap)} namespaces")
+        raise Malformed(MalformedKind.LIMIT, f"more than {limits.namespaces} namespaces")
 
 
 def strip_schema_instance(root: Element) -> None:

@@ -28,11 +28,12 @@ TOKEN: Final = re.compile(
     |(?P<start><(?P<started>{NAME})(?:{ATTRIBUTE})*+\s*+(?P<empty>/?+)>)
     |(?P<cut><(?:/(?:{NAME})?+\s*+)?+\Z)
     |(?P<broken></?{NAME})
-    |(?P<less><)
-    |(?P<ampersand>&)""",
+    |(?P<less><)""",
     re.VERBOSE,
 )
-"""What matters in a text; possessive throughout, so that each character is looked at once."""
+"""What begins with a less-than sign; possessive, so that each character is looked at once."""
+
+MARK: Final = re.compile("[<&]")
 
 CLOSING: Final = {"comment": "-->", "cdata": "]]>", "instruction": "?>"}
 REFERENCE: Final = re.compile(
@@ -62,7 +63,7 @@ def repair(text: str, limits: Limits) -> Repaired:
     Raises:
         Malformed: It can not be repaired without a guess about its meaning.
     """
-    if text.count("<") + text.count("&") > 3 * limits.elements:
+    if text.count("<") + text.count("&") > 2 * limits.elements:
         raise Malformed(MalformedKind.LIMIT, "too much markup to repair")
     if (found := FORBIDDEN.search(text)) is not None:
         raise Malformed(MalformedKind.SYNTAX, f"the character {found[0]!r}")
@@ -91,16 +92,27 @@ class Work:
 
     def step(self) -> bool:
         """Copies up to the next token and deals with it; gives False at the end."""
-        found = TOKEN.search(self.text, self.place)
-        if found is None:
+        mark = MARK.search(self.text, self.place)
+        if mark is None:
             self.pieces.append(self.text[self.place :])
             self.close_down_to(0)
             return False
-        self.pieces.append(self.text[self.place : found.start()])
+        start = mark.start()
+        self.pieces.append(self.text[self.place : start])
+        if mark[0] == "&":
+            self.reference(start)
+        else:
+            self.markup(start)
+        return True
+
+    def markup(self, start: int) -> None:
+        """Deals with what begins with a less-than sign."""
+        found = TOKEN.match(self.text, start)
+        assert found is not None, "a less-than sign is the least that the pattern takes"
         self.place = found.end()
         match found.lastgroup:
             case "comment" | "cdata" | "instruction" as kind:
-                self.copy_section(found.start(), CLOSING[kind])
+                self.copy_section(start, CLOSING[kind])
             case "start":
                 self.start(found)
             case "end":
@@ -112,13 +124,10 @@ class Work:
             case "less" | "cut":
                 self.note("escaped a stray less-than sign")
                 self.pieces.append("&lt;" + found[0][1:])
-            case "ampersand":
-                self.reference(found.start())
             case "declare":
                 raise Malformed(MalformedKind.DOCTYPE)
             case _:
-                raise Malformed(MalformedKind.SYNTAX, f"{self.text[found.start() :][:60]!r}")
-        return True
+                raise Malformed(MalformedKind.SYNTAX, repr(self.text[start : start + 60]))
 
     def note(self, what: str) -> None:
         """Counts something that was done."""
