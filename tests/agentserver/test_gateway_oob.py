@@ -17,7 +17,7 @@ import pytest
 
 from agentix.agentserver import Organism
 from agentix.agentserver.gateway.oob import OobChannel, send_privileged
-from agentix.agentserver.gateway.wss import GatewayError
+from agentix.agentserver.gateway.socket import GatewayError
 from agentix.agentserver.identity import Identity
 from agentix.agentserver.privileged import (
     PrivilegedError,

@@ -15,7 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from agentix.agentserver import Event, Organism
-from agentix.agentserver.gateway.wss import GatewayError, WssGateway, WssSettings, server_context
+from agentix.agentserver.gateway.socket import GatewayError
+from agentix.agentserver.gateway.wss import WssGateway, WssSettings, server_context
 from agentix.agentserver.users import User, Users, new_secret
 from tests.agentserver.certificates import Certificate, make_certificate
 from tests.agentserver.conftest import Start, listener

@@ -518,6 +518,11 @@ class Organism:
         self._tell_state(listener, "unregistered")
         self.pump.commit()
 
+    def gateways(self) -> list[GatewaySpec]:
+        """Gives the other organisms, those that only call this one included."""
+        passive = {each.name: each for each in self.spec.gateways if each.remote_url is None}
+        return [*(passive | self._gateways).values()]
+
     def add_gateway(self, gateway: GatewaySpec, trusted: TrustedListener) -> None:
         """Adds another organism, which is called through a trusted listener of its name."""
         self.add_trusted(trusted)

@@ -19,7 +19,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from agentix.agentserver.errors import RegistrationError
-from agentix.agentserver.gateway.wss import GatewayError
+from agentix.agentserver.gateway.socket import GatewayError
 from agentix.agentserver.identity import IdentityError
 from agentix.agentserver.organism import Organism
 from agentix.agentserver.privileged import (

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+from aiohttp import WSCloseCode, web
 from lxml import etree
 from lxml.etree import _Element as Element
 
 from agentix.agentserver.core import CORE_NAMESPACE, META_NAMESPACE
-from agentix.agentserver.errors import AgentServerError, Malformed, MalformedKind
+from agentix.agentserver.errors import Malformed, MalformedKind
+from agentix.agentserver.gateway.federation import Federation
+from agentix.agentserver.gateway.socket import GatewayError, frame_bytes, refuse
 from agentix.agentserver.names import new_thread_id
 from agentix.agentserver.organism import Capability, Organism
 from agentix.agentserver.principal import Principal
@@ -24,7 +26,7 @@ from agentix.agentserver.xml.gate import admit
 from agentix.agentserver.xml.limits import Limits
 from agentix.agentserver.xml.parser import parse_strict
 
-__all__ = ["GatewayError", "WssGateway", "WssSettings", "server_context"]
+__all__ = ["WssGateway", "WssSettings", "server_context"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +52,6 @@ NO_XML_KINDS = frozenset(
 
 SLACK = 65_536
 """Bytes beyond the limit of a message that still reach the pump, which answers with `<huh>`."""
-
-
-class GatewayError(AgentServerError):
-    """A gateway can not be opened, or another organism can not be reached."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +95,7 @@ class WssGateway:
         users: Who may log in.
         tls: The server's certificate; there is no way to serve without one.
         settings: What is bounded.
+        federation: What serves other organisms; without it they are strangers.
     """
 
     def __init__(
@@ -105,7 +104,9 @@ class WssGateway:
         users: Users,
         tls: ssl.SSLContext,
         settings: WssSettings | None = None,
+        federation: Federation | None = None,
     ) -> None:
+        self._federation = federation
         self._organism = organism
         self._users = users
         self._tls = tls
@@ -158,71 +159,58 @@ class WssGateway:
         await socket.prepare(request)
         self._open.add(socket)
         try:
-            principal = await self._log_in(socket)
-            if principal is not None:
-                await _Session(self._organism, socket, principal, self._settings).run()
+            first = await self._first(socket)
+            if first is not None and self._federation is not None and first.get("key"):
+                await self._federation.serve(socket, first)
+            elif first is not None:
+                await self._serve_user(socket, first)
         except ConnectionError:
             logger.debug("a connection from %s broke", request.remote)
         finally:
             self._open.discard(socket)
         return socket
 
-    async def _log_in(self, socket: web.WebSocketResponse) -> Principal | None:
-        """Reads the first message; closes the connection where it lets nobody in."""
+    async def _first(self, socket: web.WebSocketResponse) -> Element | None:
+        """Reads the first message; closes the connection where it is not `<authenticate/>`."""
         try:
             async with asyncio.timeout(self._settings.authentication_seconds):
-                first = await socket.receive()
+                data = frame_bytes(await socket.receive())
         except TimeoutError:
             await refuse(socket, TOO_LATE)
             return None
-        data = frame_bytes(first)
         if data is None:
             return None
-        credentials = _credentials(data)
-        if isinstance(credentials, str):
-            await refuse(socket, credentials)
-            return None
-        name, code = credentials
+        element = _authenticate(data)
+        if element is None:
+            await refuse(socket, FIRST_MESSAGE)
+        return element
+
+    async def _serve_user(self, socket: web.WebSocketResponse, first: Element) -> None:
+        """Serves a user whose code is right."""
+        name, code = first.get("user", ""), first.get("totp", "")
+        if not code:
+            await refuse(socket, MISSING_CODE)
+            return
         user = self._users.authenticate(name, code)
         if user is None:
             self._organism.security(name, "a login was refused")
             await refuse(socket, INVALID_CODE)
-            return None
-        return _principal(name, user)
+            return
+        await _Session(self._organism, socket, _principal(name, user), self._settings).run()
 
 
-def _credentials(data: bytes) -> tuple[str, str] | str:
-    """Reads `<authenticate user=".." totp=".."/>`; gives the reason where it is not that."""
+def _authenticate(data: bytes) -> Element | None:
+    """Reads `<authenticate .../>`; `None` where it is something else."""
     try:
         element = parse_strict(admit(data, LOGIN_LIMITS.size), LOGIN_LIMITS)
     except Malformed:
-        return FIRST_MESSAGE
-    if str(element.tag).rpartition("}")[2] != "authenticate":
-        return FIRST_MESSAGE
-    code = element.get("totp")
-    if not code:
-        return MISSING_CODE
-    return element.get("user", ""), code
+        return None
+    return element if str(element.tag).rpartition("}")[2] == "authenticate" else None
 
 
 def _principal(name: str, user: User) -> Principal:
     allowed = user.allowed_root_tags
     return Principal(name, None if allowed == "*" else frozenset(allowed), admin=user.admin)
-
-
-async def refuse(socket: web.WebSocketResponse, reason: str) -> None:
-    """Closes a connection for a breach of the rules."""
-    await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=reason.encode())
-
-
-def frame_bytes(message: WSMessage) -> bytes | None:
-    """Gives what a frame carries; `None` at the end of the connection."""
-    match message.type:
-        case WSMsgType.TEXT:
-            return str(message.data).encode(errors="surrogatepass")
-        case WSMsgType.BINARY:
-            return bytes(message.data)
-    return None
 
 
 class _Session:
