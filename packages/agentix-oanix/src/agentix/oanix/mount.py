@@ -129,6 +129,10 @@ class MountedDirectory(Node):
         """Gives the service's own directory."""
         return self if self._base is None else self._base.underlying()
 
+    def hold(self) -> Node:
+        """Gives the directory to keep open, with the same mounts in it."""
+        return self if self._base is None else MountedDirectory(self._base.hold(), self._mounted)
+
     def check_unmounted(self, name: str) -> None:
         """Refuses a name that a mount occupies."""
         if name in self._mounted:

@@ -109,6 +109,19 @@ class Handle:
         """Cuts the content, or fills it up with zeros, to a size in bytes."""
         raise FsError("the file has no size to set", Code.INVAL)
 
+    def stat(self) -> Stat | None:
+        """Tells what is known about the open file, where its node would find it by name only."""
+        return None
+
+    def set_times(self, accessed: int | None, modified: int | None) -> bool:
+        """Sets the open file's times where its node would find it by name only; else gives False.
+
+        Args:
+            accessed: Nanoseconds since 1970; `None` leaves it as it is.
+            modified: The same.
+        """
+        return False
+
     def sync(self) -> None:
         """Makes what was written so far lasting."""
 
@@ -146,6 +159,10 @@ class Node(ABC):
 
     def underlying(self) -> "Node":
         """Gives the directory that changes go to; another one where mounts lie over it."""
+        return self
+
+    def hold(self) -> "Node":
+        """Gives the directory to keep open: the same one when it is renamed or removed."""
         return self
 
     def check_unmounted(self, name: str) -> None:

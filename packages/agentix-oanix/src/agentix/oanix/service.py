@@ -15,7 +15,7 @@ from agentix.oanix.errors import (
     NotFoundError,
 )
 from agentix.oanix.node import Handle, Kind, Node, OpenFlags
-from agentix.oanix.walk import Place, find, locate, move
+from agentix.oanix.walk import Place, entry, find, locate, move
 
 __all__ = ["DirEntry", "File", "FileService", "Metadata", "Spec", "open_place"]
 
@@ -169,7 +169,7 @@ class FileService(ABC):
 
     def mkdir(self, path: str) -> None:
         """Makes a directory."""
-        place = locate(self.attach(), _relative(path), follow=False)
+        place = entry(self.attach(), _relative(path).rstrip("/") or ".")
         if place.node is not None:
             raise AlreadyExistsError(path)
         place.parent.mkdir(place.name)
@@ -185,7 +185,7 @@ class FileService(ABC):
     def rename(self, old: str, new: str) -> None:
         """Moves a file or a directory, replacing what the new path names."""
         root = self.attach()
-        move(_existing(root, old), locate(root, _relative(new), follow=False))
+        move(_existing(root, old), entry(root, _relative(new)))
 
     def read(self, path: str) -> bytes:
         """Reads a whole file."""
@@ -216,7 +216,7 @@ def open_place(place: Place, flags: OpenFlags) -> Handle:
 
 
 def _existing(root: Node, path: str) -> Place:
-    place = locate(root, _relative(path), follow=False)
+    place = entry(root, _relative(path))
     if place.node is None:
         raise NotFoundError(path)
     if not place.name:

@@ -16,7 +16,7 @@ from agentix.oanix.errors import (
 )
 from agentix.oanix.node import Kind, Node
 
-__all__ = ["MAX_LINKS", "Place", "find", "link", "locate", "move"]
+__all__ = ["MAX_LINKS", "Place", "entry", "find", "link", "locate", "move"]
 
 MAX_LINKS = 40
 """Symbolic links that one walk follows."""
@@ -86,6 +86,24 @@ def locate(base: Node, path: str, follow: bool = True) -> Place:
     directory = last in ("", ".", "..")
     place = _walk(base, path, follow or last == "", directory)
     return place._replace(name="") if last in (".", "..") else place
+
+
+def entry(base: Node, path: str) -> Place:
+    """Gives the name itself that a path ends in, as making, removing and renaming need it.
+
+    A symbolic link at the end is not followed, also where a slash comes after it.
+
+    Raises:
+        NotDirectoryError: A slash follows a name that is not a directory's.
+        FsError: As `locate` has it.
+    """
+    bare = path.rstrip("/")
+    if bare == path or not bare:
+        return locate(base, path, follow=False)
+    place = locate(base, bare, follow=False)
+    if place.node is not None and place.node.kind is not Kind.DIRECTORY:
+        raise NotDirectoryError(path)
+    return place._replace(directory=True)
 
 
 def _plain(base: Node, path: str) -> Place | None:
@@ -173,10 +191,10 @@ def move(source: Place, target: Place) -> None:
         FsError: BUSY: a mount is in the way. XDEV: the places are of two services. INVAL: a
             directory would go into itself.
     """
-    if source.node is None:
-        raise NotFoundError(source.name)
     if not source.name or not target.name:
         raise FsError(source.name, Code.BUSY)
+    if source.node is None:
+        raise NotFoundError(source.name)
     if target.directory and source.node.kind is not Kind.DIRECTORY:
         raise NotDirectoryError(target.name)
     source.parent.check_unmounted(source.name)

@@ -30,6 +30,35 @@ DIRECTORY = os.O_PATH | os.O_DIRECTORY
 _syscall: Callable[..., int] = ctypes.CDLL(None, use_errno=True).syscall
 
 
+class Anchor:
+    """An open directory of the host, that paths are opened beneath.
+
+    Args:
+        number: The directory's descriptor; it is closed with the last node that needs it.
+    """
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        os.close(self._number)
+
+    def open_below(self, path: str, flags: int, mode: int = 0) -> int:
+        """Opens a path below the directory, through no symbolic link, and gives the descriptor.
+
+        Raises:
+            OSError: As open(2) has it; EXDEV and ELOOP where the path would lead elsewhere.
+        """
+        how = HOW.pack(flags | os.O_CLOEXEC, mode, RESOLVE)
+        name = os.fsencode(path or ".")
+        number = _syscall(OPENAT2, self._number, name, how, len(how))
+        if number < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return number
+
+
 class WorkspaceFs(FileService):
     """A directory of the host.
 
@@ -45,18 +74,14 @@ class WorkspaceFs(FileService):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
         try:
-            self._root = os.open(self._path, DIRECTORY | os.O_CLOEXEC)
+            root = os.open(self._path, DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise NamespaceError(f"{path} is no directory to mount: {error.strerror}") from error
-
-    def __del__(self) -> None:
-        root = getattr(self, "_root", None)
-        if root is not None:
-            os.close(root)
+        self._root = Anchor(root)
 
     def attach(self) -> Node:
         """Gives the root directory."""
-        return HostNode(self, "", Kind.DIRECTORY)
+        return HostNode(self, self._root, "", Kind.DIRECTORY)
 
     def spec(self) -> Spec:
         """Describes the service by its path."""
@@ -66,19 +91,6 @@ class WorkspaceFs(FileService):
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         """Makes the service that `spec` described."""
         return cls(spec["path"])
-
-    def open_below(self, path: str, flags: int, mode: int = 0) -> int:
-        """Opens a path below the root, through no symbolic link, and gives the descriptor.
-
-        Raises:
-            OSError: As open(2) has it; EXDEV and ELOOP where the path would lead elsewhere.
-        """
-        how = HOW.pack(flags | os.O_CLOEXEC, mode, RESOLVE)
-        name = os.fsencode(path or ".")
-        number = _syscall(OPENAT2, self._root, name, how, len(how))
-        if number < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return number
 
 
 @contextmanager
@@ -90,12 +102,20 @@ def _translated(name: str) -> Iterator[None]:
 
 
 class HostNode(Node):
-    """A file below the root of a `WorkspaceFs`."""
+    """A file of a `WorkspaceFs`, by its path below a directory that is open.
 
-    __slots__ = ("_fs", "_path", "kind")
+    Args:
+        fs: The service.
+        anchor: The service's root, or a directory below it that a program has opened.
+        path: The path from there.
+        kind: The type of the file.
+    """
 
-    def __init__(self, fs: WorkspaceFs, path: str, kind: Kind) -> None:
+    __slots__ = ("_anchor", "_fs", "_path", "kind")
+
+    def __init__(self, fs: WorkspaceFs, anchor: Anchor, path: str, kind: Kind) -> None:
         self._fs = fs
+        self._anchor = anchor
         self._path = path
         self.kind: Kind = kind
 
@@ -104,10 +124,19 @@ class HostNode(Node):
         """The service that holds the file."""
         return self._fs
 
+    def hold(self) -> Node:
+        """Opens the directory, so that it is the same one when it is renamed."""
+        with _translated(self._path):
+            number = self._anchor.open_below(self._path, DIRECTORY)
+        return self._node("", Kind.DIRECTORY, Anchor(number))
+
+    def _node(self, path: str, kind: Kind, anchor: Anchor | None = None) -> "HostNode":
+        return HostNode(self._fs, anchor or self._anchor, path, kind)
+
     def stat(self) -> Stat:
         """Tells what is known about the file."""
         with _translated(self._path):
-            number = self._fs.open_below(self._path, os.O_PATH | os.O_NOFOLLOW)
+            number = self._anchor.open_below(self._path, os.O_PATH | os.O_NOFOLLOW)
             try:
                 return _stat(os.fstat(number))
             finally:
@@ -117,7 +146,7 @@ class HostNode(Node):
         """Gives the file of a name."""
         with _translated(name), self._opened() as directory:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        return HostNode(self._fs, self._below(name), _kind(found.st_mode))
+        return self._node(self._below(name), _kind(found.st_mode))
 
     def entries(self) -> list[Entry]:
         """Lists the names."""
@@ -136,7 +165,7 @@ class HostNode(Node):
         writing = flags.write or flags.truncate
         access = os.O_RDWR if writing and flags.read else os.O_WRONLY if writing else os.O_RDONLY
         with _translated(self._path):
-            number = self._fs.open_below(self._path, access | os.O_NONBLOCK | os.O_NOFOLLOW)
+            number = self._anchor.open_below(self._path, access | os.O_NONBLOCK | os.O_NOFOLLOW)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
             raise FsError(self._path, Code.ACCES)
@@ -144,22 +173,24 @@ class HostNode(Node):
 
     def readlink(self) -> str:
         """Gives the path that a symbolic link holds."""
+        if self.kind is not Kind.SYMLINK:
+            return super().readlink()
         parent, _, name = self._path.rpartition("/")
-        with _translated(name), HostNode(self._fs, parent, Kind.DIRECTORY)._opened() as directory:
+        with _translated(name), self._node(parent, Kind.DIRECTORY)._opened() as directory:
             return os.readlink(name, dir_fd=directory)
 
     def create(self, name: str) -> Node:
         """Makes an empty file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with _translated(name):
-            os.close(self._fs.open_below(self._below(name), flags, 0o666))
-        return HostNode(self._fs, self._below(name), Kind.REGULAR)
+            os.close(self._anchor.open_below(self._below(name), flags, 0o666))
+        return self._node(self._below(name), Kind.REGULAR)
 
     def mkdir(self, name: str) -> Node:
         """Makes an empty directory."""
         with _translated(name), self._opened() as directory:
             os.mkdir(name, dir_fd=directory)
-        return HostNode(self._fs, self._below(name), Kind.DIRECTORY)
+        return self._node(self._below(name), Kind.DIRECTORY)
 
     def symlink(self, name: str, target: str) -> None:
         """Makes a symbolic link."""
@@ -171,7 +202,7 @@ class HostNode(Node):
         if not isinstance(node, HostNode) or node._fs is not self._fs:
             raise FsError(name, Code.XDEV)
         parent, _, old = node._path.rpartition("/")
-        source = HostNode(self._fs, parent, Kind.DIRECTORY)
+        source = node._node(parent, Kind.DIRECTORY)
         with _translated(name), source._opened() as from_fd, self._opened() as to_fd:
             os.link(old, name, src_dir_fd=from_fd, dst_dir_fd=to_fd, follow_symlinks=False)
 
@@ -200,7 +231,7 @@ class HostNode(Node):
             found.modified if modified is None else modified,
         )
         parent, _, name = self._path.rpartition("/")
-        above = HostNode(self._fs, parent, Kind.DIRECTORY)
+        above = self._node(parent, Kind.DIRECTORY)
         with _translated(self._path), above._opened() as directory:
             os.utime(name or ".", ns=times, dir_fd=directory, follow_symlinks=False)
 
@@ -209,7 +240,7 @@ class HostNode(Node):
 
     @contextmanager
     def _opened(self, flags: int = DIRECTORY) -> Iterator[int]:
-        number = self._fs.open_below(self._path, flags)
+        number = self._anchor.open_below(self._path, flags)
         try:
             yield number
         finally:
@@ -233,6 +264,21 @@ class HostHandle(Handle):
         """Writes at a position."""
         with _translated(""):
             return os.pwrite(self._number, data, offset)
+
+    def stat(self) -> Stat:
+        """Tells what is known about the open file, whatever its name is by now."""
+        return _stat(os.fstat(self._number))
+
+    def set_times(self, accessed: int | None, modified: int | None) -> bool:
+        """Sets times, in nanoseconds since 1970."""
+        found = self.stat()
+        times = (
+            found.accessed if accessed is None else accessed,
+            found.modified if modified is None else modified,
+        )
+        with _translated(""):
+            os.utime(self._number, ns=times)
+        return True
 
     def size(self) -> int:
         """Gives the bytes of content."""

@@ -20,6 +20,10 @@ class ReadOnlyNode(Node):
         """The service that holds the file."""
         return self._inner.owner
 
+    def hold(self) -> Node:
+        """Gives the directory to keep open."""
+        return ReadOnlyNode(self._inner.hold())
+
     def stat(self) -> Stat:
         """Tells what is known about the file."""
         return self._inner.stat()

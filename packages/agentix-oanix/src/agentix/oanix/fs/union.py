@@ -35,6 +35,10 @@ class UnionNode(Node):
         """Gives the directory that new files go to."""
         return self._writable if self._can_write else self
 
+    def hold(self) -> Node:
+        """Gives the directories to keep open."""
+        return UnionNode([layer.hold() for layer in self._layers])
+
     def stat(self) -> Stat:
         """Tells what is known about the first directory."""
         return self._layers[0].stat()

@@ -110,6 +110,8 @@ class FileCalls(Process):
         found, handle = self.data(fd, Rights.FD_WRITE)
         _check_seekable(found)
         buffers = self.vectors(iovs, count)
+        if offset >= MAX_SIZE:
+            raise FsError("the offset is negative", Code.INVAL)
         if offset + sum(map(len, buffers)) >= MAX_SIZE:
             raise FsError("the file would be too big", Code.FBIG)
         if out + 4 > self.size:
@@ -188,7 +190,7 @@ class FileCalls(Process):
             raise FsError(f"{fd} is a stream", Code.SPIPE)
         if not found.base & Rights.FD_ADVISE:
             raise FsError(f"{fd} lacks a right", Code.NOTCAPABLE)
-        if advice > 5 or offset >= MAX_SIZE or length >= MAX_SIZE:
+        if advice > 5 or length >= MAX_SIZE:
             raise FsError("no such advice", Code.INVAL)
         return 0
 
@@ -240,7 +242,7 @@ class FileCalls(Process):
                 self.reach(out + 64)
             abi.FILESTAT.pack_into(self.memory, out, 0, fd, found.kind, 1, 0, 0, 0, 0)
             return 0
-        self.put_stat(out, node)
+        self.put_stat(out, node, found.handle.stat() if found.handle is not None else None)
         return 0
 
     def fd_filestat_set_size(self, fd: int, size: int) -> int:
@@ -260,7 +262,8 @@ class FileCalls(Process):
         wanted = times(accessed, modified, flags)
         if found.node is None:
             raise FsError(f"{fd} is a stream", Code.BADF)
-        found.node.set_times(*wanted)
+        if found.handle is None or not found.handle.set_times(*wanted):
+            found.node.set_times(*wanted)
         return 0
 
     def fd_prestat_get(self, fd: int, out: int) -> int:

@@ -2,7 +2,7 @@
 
 from agentix.oanix.errors import AlreadyExistsError, Code, FsError, NotAFileError, NotFoundError
 from agentix.oanix.node import Kind, Node, OpenFlags
-from agentix.oanix.walk import Place, find, link, locate, move
+from agentix.oanix.walk import Place, entry, find, link, locate, move
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.abi import FdFlags, OFlags, Rights
 from agentix.oanix.wasi.descriptor import Descriptor
@@ -13,6 +13,7 @@ __all__ = ["PathCalls"]
 
 FOLLOW = 1
 DIRECTORY, SYMLINK = Kind.DIRECTORY, Kind.SYMLINK
+EXCLUSIVE = OFlags.CREAT | OFlags.EXCL
 READ_WRITE = Rights.FD_READ | Rights.FD_WRITE
 OPEN_FLAGS = {
     (read | write, truncate): OpenFlags(bool(read), bool(write), truncate=truncate)
@@ -30,15 +31,16 @@ class PathCalls(Process):
     """
 
     def _place(self, fd: int, rights: int, path: int, length: int) -> Place:
-        """Gives where a path ends, the last name's symbolic link not followed."""
-        return locate(self.base(fd, rights), self.text(path, length), follow=False)
+        """Gives the name that a path ends in, its symbolic link not followed."""
+        return entry(self.base(fd, rights), self.text(path, length))
 
     def _changed(self, fd: int, path: str) -> None:
         self.written.add(f"{self.files[fd].full_path()}/{path.strip('/')}")
 
     def path_create_directory(self, fd: int, path: int, length: int) -> int:
         """Makes a directory."""
-        place = self._place(fd, Rights.PATH_CREATE_DIRECTORY, path, length)
+        name = self.text(path, length)
+        place = entry(self.base(fd, Rights.PATH_CREATE_DIRECTORY), name.rstrip("/") or name)
         if place.node is not None:
             raise AlreadyExistsError(place.name)
         place.parent.mkdir(place.name)
@@ -94,19 +96,22 @@ class PathCalls(Process):
         directory = self.directory(fd, Rights.PATH_OPEN)
         if flags & ~FdFlags.ALL or oflags & ~15:
             raise FsError("no such flag", Code.INVAL)
-        if oflags & OFlags.CREAT and oflags & OFlags.DIRECTORY:
-            raise FsError("a directory is not made by opening it", Code.INVAL)
+        if oflags & OFlags.DIRECTORY and oflags != OFlags.DIRECTORY:
+            raise FsError("a directory is not made or cut by opening it", Code.INVAL)
         if out + 4 > self.size:
             self.reach(out + 4)
         name = self.text(path, length)
-        follow = bool(lookup & FOLLOW) and not oflags & OFlags.EXCL
+        exclusive = oflags & EXCLUSIVE == EXCLUSIVE
         assert directory.node is not None
-        place = locate(directory.node, name, follow)
+        if oflags & OFlags.CREAT and name[-1:] == "/":
+            locate(directory.node, name.rstrip("/") or name, follow=False)
+            raise NotAFileError(name)
+        place = locate(directory.node, name, lookup & FOLLOW != 0 and not exclusive)
         node = place.node
         made = node is None
         if node is None:
             node = _make(directory, place, oflags)
-        elif oflags & OFlags.EXCL and oflags & OFlags.CREAT:
+        elif exclusive:
             raise AlreadyExistsError(name)
         if node.kind is DIRECTORY:
             opened = _open_directory(directory, node, oflags, base)
@@ -124,10 +129,8 @@ class PathCalls(Process):
         self, fd: int, path: int, length: int, buffer: int, size: int, out: int
     ) -> int:
         """Gives the path that a symbolic link holds, as much of it as fits."""
-        place = self._place(fd, Rights.PATH_READLINK, path, length)
-        if place.node is None:
-            raise NotFoundError(place.name)
-        target = place.node.readlink().encode()[:size]
+        node = find(self.base(fd, Rights.PATH_READLINK), self.text(path, length), follow=False)
+        target = node.readlink().encode()[:size]
         self.span(buffer, len(target))[:] = target
         self.put_u32(out, len(target))
         return 0
@@ -151,9 +154,9 @@ class PathCalls(Process):
     def path_symlink(self, target: int, target_length: int, fd: int, path: int, length: int) -> int:
         """Makes a symbolic link; one to an absolute path would lead out, and is refused."""
         held = self.text(target, target_length)
-        place = self._place(fd, Rights.PATH_SYMLINK, path, length)
         if held.startswith("/"):
             raise FsError("the target is absolute", Code.NOTCAPABLE)
+        place = self._place(fd, Rights.PATH_SYMLINK, path, length)
         if not held or "\0" in held:
             raise FsError("the target is no path", Code.NOENT if not held else Code.INVAL)
         if place.node is not None:
@@ -189,8 +192,6 @@ def _make(directory: Descriptor, place: Place, oflags: int) -> Node:
         raise NotFoundError(place.name)
     if not directory.base & Rights.PATH_CREATE_FILE:
         raise FsError("files may not be made here", Code.NOTCAPABLE)
-    if place.directory:
-        raise NotAFileError(place.name)
     return place.parent.create(place.name)
 
 
@@ -198,7 +199,7 @@ def _open_directory(directory: Descriptor, node: Node, oflags: int, base: int) -
     """Opens a directory with all rights that it inherits: programs ask for fewer than they use."""
     if base & Rights.FD_WRITE or oflags & (OFlags.TRUNC | OFlags.CREAT):
         raise NotAFileError("a directory is not written")
-    opened = Descriptor.directory(node, "", directory.inheriting)
+    opened = Descriptor.directory(node.hold(), "", directory.inheriting)
     opened.base &= directory.base | ~abi.DIRECTORY_RIGHTS
     return opened
 

@@ -8,7 +8,7 @@ from struct import Struct
 from agentix.oanix import clock, entropy
 from agentix.oanix.errors import Code, FsError, from_os_error
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.node import Handle, Node
+from agentix.oanix.node import Handle, Node, Stat
 from agentix.oanix.run import RunConfig
 from agentix.oanix.stop import Exit, Halt, Reason
 from agentix.oanix.wasi import abi
@@ -243,11 +243,11 @@ class Process:
             raise FsError(f"{number} lacks a right", Code.NOTCAPABLE)
         return found
 
-    def put_stat(self, address: int, node: Node) -> None:
+    def put_stat(self, address: int, node: Node, known: Stat | None = None) -> None:
         """Writes what is known about a file to memory."""
         if address + 64 > self.size:
             self.reach(address + 64)
-        kind, ino, size, links, accessed, modified, changed = node.stat()
+        kind, ino, size, links, accessed, modified, changed = known or node.stat()
         if self.virtual is not None:
             accessed, modified, changed = map(self.virtual.visible, (accessed, modified, changed))
         device = self.namespace.device(node)

@@ -1,6 +1,5 @@
-"""Native: wasmtime's own WASI on a directory in memory, the floor of OANIX's rows."""
+"""Native: wasmtime's own WASI on a directory in memory, for tests and benches to compare with."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,27 +9,24 @@ from agentix.oanix.engine import Profile, make_engine
 
 __all__ = ["Native"]
 
-SHARED_MEMORY = Path("/dev/shm")
-
 
 class Native:
-    """A program with a directory on a tmpfs at `/data`, in an engine as OANIX makes it.
+    """A program with an empty directory at `/data`, in an engine as OANIX makes it.
 
     Args:
         wasm: The module.
+        holder: A directory for `/data` and the program's output; on a tmpfs where time matters.
     """
 
-    def __init__(self, wasm: bytes) -> None:
+    def __init__(self, wasm: bytes, holder: Path) -> None:
         self._engine = make_engine(Profile())
         linker = wasmtime.Linker(self._engine)
         linker.define_wasi()
         self._prepared = linker.instantiate_pre(wasmtime.Module(self._engine, wasm))
-        base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        self._holder = tempfile.TemporaryDirectory(dir=base)
-        self.directory = Path(self._holder.name) / "data"
+        self.directory = holder / "data"
         """What the program sees at `/data`."""
         self.directory.mkdir()
-        self._output = self.directory.with_name("stdout")
+        self._output = holder / "stdout"
 
     def run(self, arguments: Sequence[str] = (), *, output: bool = False) -> str:
         """Runs the program from a new store to its end, and gives what it wrote if that is kept."""
