@@ -116,6 +116,7 @@ def _processes(birth: Birth) -> str:
         call("unshare", kernel.CLONE_NEWUSER, about="CLONE_NEWUSER")
     most = birth.plan["processes"]
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    birth.jail.bounded_processes = True
     return f"{most}"
 
 
@@ -173,12 +174,23 @@ def _around(path: str, hidden: tuple[str, ...]) -> Iterator[landlock.Access]:
         yield path, landlock.READING
         return
     yield path, landlock.READ_DIR
-    for entry in os.listdir(path):
+    for entry in _entries(path):
         yield from _around(f"{path.rstrip('/')}/{entry}", hidden)
 
 
-def _filter(birth: Birth) -> None:
-    seccomp.install()
+def _entries(path: str) -> list[str]:
+    """Lists a directory, which to one who may not has nothing."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _filter(birth: Birth) -> str:
+    """Refuses calls that no handler needs, and new processes where nothing else would end them."""
+    may_fork = birth.jail.process_namespaces and birth.jail.bounded_processes
+    seccomp.install(seccomp.worker_filter(may_fork))
+    return "" if may_fork else "a worker makes threads, and no processes"
 
 
 STEPS: tuple[tuple[str, Callable[[Birth], str | None]], ...] = (

@@ -83,6 +83,8 @@ class Jail:
     """The zygote has its rights from a user namespace, in which there is one user."""
     own_root: bool = False
     """The root holds only what workers may read."""
+    bounded_processes: bool = False
+    """The kernel counts the processes of each worker; a worker finds out for itself."""
     first_user: int = 0
     """The first of the user ids of workers; 0 where they stay with the zygote's."""
     no_users: str = ""
@@ -212,15 +214,15 @@ def _enter_own_root(plan: Plan) -> str:
     _unshare(kernel.CLONE_NEWNS)
     call("mount", None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None, about="/, private")
     paths = readable_paths(plan)
-    trees = [(path, _open_tree(path, READ_ONLY)) for path in paths if not os.path.islink(path)]
-    trees += [(path, _open_tree(path, KEEP_DEVICES)) for path in DEVICES]
+    trees = [(path, open_tree(path, READ_ONLY)) for path in paths if not os.path.islink(path)]
+    trees += [(path, open_tree(path, KEEP_DEVICES)) for path in DEVICES]
     links = [(path, os.readlink(path)) for path in paths if os.path.islink(path)]
     hidden = [path for path in map(os.path.realpath, plan["hidden"]) if os.path.exists(path)]
     kinds = {path: os.path.isdir(path) for path, _ in trees}
     covers = [(path, os.path.isdir(path)) for path in hidden]
-    _mount_tmpfs(BASE, "mode=0755", 0)
+    mount_tmpfs(BASE, "mode=0755", 0)
     for path, tree in trees:
-        _attach(tree, BASE + path, kinds[path])
+        attach(tree, BASE + path, kinds[path])
     for path, target in links:
         os.makedirs(os.path.dirname(BASE + path), exist_ok=True)
         os.symlink(target, BASE + path)
@@ -237,11 +239,11 @@ def _enter_own_root(plan: Plan) -> str:
     return f"{len(paths)} paths, read-only"
 
 
-def _mount_tmpfs(path: str, options: str, flags: int) -> None:
+def mount_tmpfs(path: str, options: str, flags: int) -> None:
     call("mount", "tmpfs", path, "tmpfs", flags, options, about=f"tmpfs, {path}")
 
 
-def _open_tree(path: str, attributes: bytes) -> int:
+def open_tree(path: str, attributes: bytes) -> int:
     """Gives a detached copy of what is mounted at and below a path."""
     flags = CLONE_TREE | AT_RECURSIVE
     tree = system_call(OPEN_TREE, f"open_tree({path})", AT_FDCWD, path, flags)
@@ -251,7 +253,7 @@ def _open_tree(path: str, attributes: bytes) -> int:
     return tree
 
 
-def _attach(tree: int, path: str, is_directory: bool) -> None:
+def attach(tree: int, path: str, is_directory: bool) -> None:
     """Mounts a detached tree at a path, which is made."""
     if is_directory:
         os.makedirs(path, exist_ok=True)
@@ -265,6 +267,6 @@ def _attach(tree: int, path: str, is_directory: bool) -> None:
 def _cover(path: str, is_directory: bool) -> None:
     """Lays nothing over what is hidden."""
     if is_directory:
-        _mount_tmpfs(path, "size=4k,mode=0555", kernel.MS_RDONLY)
+        mount_tmpfs(path, "size=4k,mode=0555", kernel.MS_RDONLY)
     else:
         call("mount", "/dev/null", path, None, kernel.MS_BIND, None, about=path)

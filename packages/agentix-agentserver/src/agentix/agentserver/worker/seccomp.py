@@ -6,11 +6,12 @@ import ctypes
 import errno
 import os
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 
 from agentix.agentserver.worker.kernel import PR_SET_PDEATHSIG, PR_SET_SECCOMP, KernelError, call
 
-__all__ = ["install", "prepare"]
+__all__ = ["CALLS", "build", "install", "worker_filter"]
 
 FILTER = 2
 ALLOW = 0x7FFF0000
@@ -110,6 +111,12 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
 }
 """What is refused with EPERM, by its number on each architecture."""
 
+CLONE_THREAD = 0x00010000
+"""The flag of clone(2) that makes a thread; no thread can be of another namespace."""
+
+FORKS: tuple[tuple[int | None, int | None], ...] = ((57, None), (58, None))
+"""fork(2) and vfork(2)."""
+
 CLONE = (56, 220)
 CLONE3 = (435, 435)
 PRCTL = (157, 167)
@@ -121,32 +128,45 @@ class Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def install() -> None:
-    """Installs the filter, for this process and all that it makes.
+def install(instructions: bytes) -> None:
+    """Installs a filter, for this process and all that it makes.
 
     Raises:
-        KernelError: The kernel has no filters, or nobody wrote one for this machine.
+        KernelError: The kernel has no filters.
     """
-    instructions = prepare()
     pointer = ctypes.byref(Program(len(instructions) // 8, instructions))
     call("prctl", PR_SET_SECCOMP, FILTER, pointer, 0, 0, about="PR_SET_SECCOMP")
 
 
-@lru_cache(maxsize=1)
-def prepare() -> bytes:
-    """Gives the filter for this machine, which is the same for every worker.
+@lru_cache(maxsize=2)
+def worker_filter(may_fork: bool) -> bytes:
+    """Gives the filter of workers.
+
+    Args:
+        may_fork: They may make processes. Threads they may always make.
 
     Raises:
-        KernelError: Nobody wrote one for it.
+        KernelError: Nobody wrote one for this machine.
     """
-    machine = os.uname().machine
-    if machine not in ARCHITECTURES:
-        raise KernelError(f"no filter is written for {machine}")
-    return _program(*ARCHITECTURES[machine])
+    _, column = _architecture()
+    first = [
+        *_refuse_argument(PRCTL[column], JUMP_EQUAL, PR_SET_PDEATHSIG),
+        *_refuse(CLONE3[column], errno.ENOSYS),  # its flags can not be seen; clone is used then
+    ]
+    if may_fork:
+        first += _refuse_argument(CLONE[column], JUMP_ANY_BIT, NEW_NAMESPACES)
+        return build(first, CALLS.values())
+    first += _require_argument(CLONE[column], CLONE_THREAD)
+    return build(first, [*CALLS.values(), *FORKS])
 
 
-def _program(architecture: int, column: int) -> bytes:
-    """Gives the filter. A jump goes over as many instructions as it says."""
+def build(first: Iterable[bytes], refused: Iterable[tuple[int | None, int | None]]) -> bytes:
+    """Gives a filter that refuses calls with EPERM, after some instructions of another kind.
+
+    Raises:
+        KernelError: Nobody wrote one for this machine.
+    """
+    architecture, column = _architecture()
     code = [
         _instruction(LOAD, ARCHITECTURE),
         _instruction(JUMP_EQUAL, architecture, 1, 0),
@@ -154,13 +174,18 @@ def _program(architecture: int, column: int) -> bytes:
         _instruction(LOAD, NUMBER),
         _instruction(JUMP_AT_LEAST, X32, 0, 1),
         _instruction(RETURN, KILL),
+        *first,
     ]
-    code += _refuse_argument(PRCTL[column], JUMP_EQUAL, PR_SET_PDEATHSIG)
-    code += _refuse_argument(CLONE[column], JUMP_ANY_BIT, NEW_NAMESPACES)
-    code += _refuse(CLONE3[column], errno.ENOSYS)  # its flags can not be seen; clone is used then
-    for numbers in CALLS.values():
+    for numbers in refused:
         code += _refuse(numbers[column], errno.EPERM)
     return b"".join([*code, _instruction(RETURN, ALLOW)])
+
+
+def _architecture() -> tuple[int, int]:
+    machine = os.uname().machine
+    if machine not in ARCHITECTURES:
+        raise KernelError(f"no filter is written for {machine}")
+    return ARCHITECTURES[machine]
 
 
 def _refuse(number: int | None, error: int) -> list[bytes]:
@@ -170,10 +195,22 @@ def _refuse(number: int | None, error: int) -> list[bytes]:
 
 
 def _refuse_argument(number: int, test: int, value: int) -> list[bytes]:
+    """Refuses a call by its first argument. A jump goes over as many instructions as it says."""
     return [
         _instruction(JUMP_EQUAL, number, 0, 4),
         _instruction(LOAD, FIRST_ARGUMENT),
         _instruction(test, value, 0, 1),
+        _instruction(RETURN, REFUSE | errno.EPERM),
+        _instruction(RETURN, ALLOW),
+    ]
+
+
+def _require_argument(number: int, flag: int) -> list[bytes]:
+    """Refuses a call whose first argument lacks a flag."""
+    return [
+        _instruction(JUMP_EQUAL, number, 0, 4),
+        _instruction(LOAD, FIRST_ARGUMENT),
+        _instruction(JUMP_ANY_BIT, flag, 1, 0),
         _instruction(RETURN, REFUSE | errno.EPERM),
         _instruction(RETURN, ALLOW),
     ]

@@ -76,7 +76,7 @@ def _serve(control: socket.socket, plan: Plan, held: Jail, measures: list[Measur
         kernel.call("prctl", kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         measures += jail.build(plan, held)
         zygote = Zygote(control, plan, held)
-        _warm_up()
+        _warm_up(held)
         measures += zygote.rehearse()
         gc.collect()
         gc.freeze()
@@ -88,12 +88,12 @@ def _serve(control: socket.socket, plan: Plan, held: Jail, measures: list[Measur
     os._exit(1)
 
 
-def _warm_up() -> None:
+def _warm_up(held: Jail) -> None:
     """Does once what every worker would otherwise do in memory of its own."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     with contextlib.suppress(kernel.KernelError):
-        seccomp.prepare()
+        seccomp.worker_filter(held.process_namespaces)
 
 
 def _kill_children() -> None:
