@@ -1,14 +1,14 @@
 """The organism of the specification's acceptance behaviours, and others like it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from agentix.agentserver import Organism, OrganismSpec
+from agentix.agentserver import Event, Organism, OrganismSpec
 
 FIXTURE = Path(__file__).parent / "fixture"
 
@@ -33,17 +33,17 @@ def listener(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def organism_of(
-    directory: Path, listeners: Sequence[Mapping[str, Any]] | None = None, **changes: Any
+    directory: Path, more: Sequence[Mapping[str, Any]] = (), **changes: Any
 ) -> Organism:
     """Makes an organism of the fixture's handlers, which keeps its files in a directory.
 
     Args:
         directory: Where schemas and the journal go.
-        listeners: More listeners than the fixture's.
+        more: Further listeners than the fixture's.
         changes: Other values of keys of organism.yaml.
     """
     given = document(import_paths=[str(FIXTURE)], **changes)
-    given["listeners"] += listeners or []
+    given["listeners"] += more
     return Organism(OrganismSpec.model_validate(given), directory)
 
 
@@ -66,3 +66,32 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 async def organism(request: pytest.FixtureRequest, start: Start) -> Organism:
     """The fixture's organism, started, without isolation and with it."""
     return await start(isolation=request.param)
+
+
+async def until(
+    events: AsyncIterator[Event], kind: str, count: int = 1, **values: object
+) -> AsyncIterator[Event]:
+    """Gives events up to the nth of a kind, and with the values that are given."""
+    async for event in events:
+        yield event
+        found = event.kind == kind
+        count -= found and all(getattr(event, name) == value for name, value in values.items())
+        if not count:
+            return
+
+
+async def events(organism: Organism, *kinds: str) -> list[Event]:
+    """Gives the events so far, of some kinds."""
+    last = organism.status()["last_seq"]
+    found = []
+    async with aclosing(organism.listen()) as listening:
+        async for event in listening:
+            found += [event] if event.kind in kinds else []
+            if event.seq >= last:
+                break
+    return found
+
+
+async def security(organism: Organism) -> list[Event]:
+    """Gives the security events so far."""
+    return await events(organism, "security")

@@ -1,12 +1,35 @@
-"""Calls from outside: what comes back, byte for byte."""
+"""Calls from outside: what comes back, byte for byte, and what is let in at all."""
+
+import pytest
 
 from agentix.agentserver import Organism
-from tests.agentserver.messages import INVALID, add, egress, envelope, huh
+from agentix.agentserver.pipeline import MessageState
+from tests.agentserver.conftest import Start, security
+from tests.agentserver.messages import (
+    ENVELOPE,
+    INVALID,
+    MALFORMED,
+    T,
+    add,
+    egress,
+    envelope,
+    huh,
+)
+
+RESULT = egress("calculator.add", '<result xmlns="">42</result>')
 
 
 async def test_a01_a_call_comes_back_as_one_canonical_message(organism: Organism) -> None:
-    replies = await organism.call(envelope(add(7, 35)), "ext")
-    assert replies == [egress("calculator.add", '<result xmlns="">42</result>')]
+    assert await organism.call(envelope(add(7, 35)), "ext") == [RESULT]
+
+
+async def test_a08_fields_come_in_any_order_and_may_be_absent(organism: Organism) -> None:
+    turned = "<calculator.add.addpayload xmlns=''><b>35</b><a>7</a></calculator.add.addpayload>"
+    assert await organism.call(envelope(turned), "ext") == [RESULT]
+    (reply,) = await organism.call(envelope("<calculator.add.addpayload xmlns=''/>"), "ext")
+    assert reply == egress("calculator.add", '<result xmlns="">0</result>')
+    twice = envelope(add("7</a><a>8", 35))
+    assert await organism.call(twice, "ext") == [egress("core", huh(INVALID, twice))]
 
 
 async def test_a29_an_unknown_root_is_answered_as_an_invalid_payload(organism: Organism) -> None:
@@ -14,3 +37,88 @@ async def test_a29_an_unknown_root_is_answered_as_an_invalid_payload(organism: O
         message = envelope(payload)
         replies = await organism.call(message, "ext")
         assert replies == [egress("core", huh(INVALID, message))]
+
+
+async def test_a30_a_large_attempt_is_given_back_in_part(start: Start) -> None:
+    organism = await start()
+    message = envelope(add("x" * 1_000_000, 1))
+    assert await organism.call(message, "ext") == [egress("core", huh(INVALID, message[:1024]))]
+
+
+@pytest.mark.parametrize("claimed", ["ext2", "core", "system", "calculator.add"])
+async def test_a40_a_sender_can_not_claim_to_be_another(start: Start, claimed: str) -> None:
+    organism = await start()
+    message = envelope(add(7, 35), sender=claimed)
+    (reply,) = await organism.call(message, "ext")
+    assert huh(MALFORMED, message).encode() in reply
+    assert b"<from>core</from><to>ext</to>" in reply
+    assert [event.sender for event in await security(organism)] == ["ext"]
+    assert [thread.path for thread in organism.threads()] == [("system",)]
+
+
+async def test_a_principal_can_not_have_the_name_of_a_listener(start: Start) -> None:
+    organism = await start()
+    (reply,) = await organism.call(envelope(add(7, 35), sender="calculator.add"), "calculator.add")
+    assert MALFORMED.encode() in reply
+    assert len(await security(organism)) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        envelope(add(1, 2) + add(3, 4)),
+        envelope(""),
+        f'<message xmlns="{ENVELOPE}">{add(1, 2)}</message>'.encode(),
+        envelope(add(1, 2), sender=""),
+        envelope(add(1, 2), thread=""),
+        envelope("<payload/>"),
+        envelope(envelope(add(1, 2)).decode()),
+        b"",
+        b"not XML",
+    ],
+)
+async def test_a41_what_is_no_envelope_is_refused(start: Start, message: bytes) -> None:
+    organism = await start()
+    (reply,) = await organism.call(message, "ext")
+    assert huh(MALFORMED, message).encode() in reply
+    assert await organism.call(envelope(add(7, 35)), "ext") == [RESULT]
+
+
+async def test_a53_a_privileged_root_is_dropped(start: Start) -> None:
+    organism = await start()
+    payload = '<privileged-msg xmlns="https://xml-pipeline.org/privileged-msg"/>'
+    assert await organism.call(envelope(payload), "ext") == []
+    (event,) = await security(organism)
+    assert (event.sender, event.thread) == ("ext", T)
+
+
+async def test_a_message_may_name_its_receiver(start: Start) -> None:
+    organism = await start()
+    named = envelope(add(7, 35)).replace(b"<thread>", b"<to>calculator.add</to><thread>")
+    assert await organism.call(named, "ext") == [RESULT]
+    other = envelope(add(7, 35)).replace(b"<thread>", b"<to>calculator.secret</to><thread>")
+    assert await organism.call(other, "ext") == [egress("core", huh(INVALID, other))]
+
+
+async def test_a_listener_takes_its_own_xml_namespace_and_no_other(start: Start) -> None:
+    organism = await start()
+    own = "https://xml-pipeline.org/ns/listener/calculator.add/v1"
+    payload = add(7, 35).replace('xmlns=""', f'xmlns="{own}"')
+    assert await organism.call(envelope(payload), "ext") == [RESULT]
+    message = envelope(payload.replace("calculator.add/v1", "calculator.sub/v1"))
+    assert await organism.call(message, "ext") == [egress("core", huh(INVALID, message))]
+
+
+async def test_a_step_can_be_replaced_and_one_that_raises_is_answered(start: Start) -> None:
+    organism = await start()
+
+    async def broken(state: MessageState) -> None:
+        assert state.principal is None, "it fails on what comes from outside"
+
+    organism.pump.ingress.insert(0, broken)
+    (reply,) = await organism.call(envelope(add(7, 35)), "ext")
+    assert INVALID.encode() in reply
+    organism.pump.ingress.replace("broken")
+    assert await organism.call(envelope(add(7, 35)), "ext") == [RESULT]
+    with pytest.raises(KeyError, match="broken"):
+        organism.pump.ingress.replace("broken")

@@ -89,7 +89,8 @@ class Emitter:
         match route(source.listener, tag):
             case Calls(listeners):
                 for listener in listeners:
-                    await self._call(source, listener, element, exchange, repairs)
+                    if not await self._call(source, listener, element, exchange, repairs):
+                        break
             case Way.UP:
                 sender = source.listener.name
                 await self.reply(thread.parent, element, sender, exchange, thread, repairs)
@@ -111,16 +112,16 @@ class Emitter:
         element: Element,
         exchange: Exchange,
         repairs: tuple[str, ...],
-    ) -> None:
-        """Sends an element to a peer, or to the emitter itself."""
+    ) -> bool:
+        """Sends an element to a peer, or to the emitter itself; gives whether it was taken."""
         thread = source.thread
         if listener is not source.listener:
             if thread.depth >= self._depth:
                 failure = Failure(CannedText.LIMIT_EXCEEDED, f"{self._depth} listeners on a path")
                 await self._refuse(thread, attempt_of(element), failure, exchange)
-                return
+                return False
             thread = self._ingress.child(thread, listener.name)
-        await self._send(
+        return await self._send(
             source.listener.name,
             thread,
             element,
@@ -166,7 +167,7 @@ class Emitter:
         targets: tuple[Target, ...],
         *,
         is_huh: bool = False,
-    ) -> None:
+    ) -> bool:
         """Builds the envelope around an element, and takes it through all steps."""
         state = MessageState(
             raw_bytes=build_envelope(sender, thread.name, thread.id, element, repairs),
@@ -179,6 +180,7 @@ class Emitter:
             target_listeners=targets,
         )
         await self._process(state)
+        return state.error is None
 
     async def tell(self, principal: str, element: Element, exchange: Exchange) -> None:
         """Sends a `<huh>` to a principal whose message had no thread of its own."""

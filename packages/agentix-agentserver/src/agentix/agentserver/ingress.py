@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+from lxml.etree import _Element as Element
+
 from agentix.agentserver.core import META_NAMESPACE, PRIVILEGED_NAMESPACE
 from agentix.agentserver.errors import Malformed, PayloadError
 from agentix.agentserver.ledger import Ledger
 from agentix.agentserver.names import is_thread_id, new_thread_id
+from agentix.agentserver.payload import PayloadCodec
 from agentix.agentserver.pipeline import Failure, MessageState, Step
 from agentix.agentserver.registry import Listener, Registry
 from agentix.agentserver.scheduler import Target
@@ -143,7 +146,7 @@ async def validate_payload(state: MessageState) -> None:
     """Refuses a payload that the schema of its listener refuses."""
     assert state.target is not None
     assert state.payload_tree is not None
-    codec = state.target.listener.codecs[state.target.payload_class]
+    codec = codec_of(state.target, state.payload_tree)
     if codec is not None and not codec.validate(state.payload_tree):
         name = state.target.listener.name
         state.error = Failure(CannedText.INVALID_PAYLOAD, f"the schema of {name} refuses it")
@@ -153,7 +156,7 @@ async def read_payload(state: MessageState) -> None:
     """Turns a valid payload into plain values; a class that takes any reply gets tag and XML."""
     assert state.target is not None
     assert state.payload_tree is not None
-    codec = state.target.listener.codecs[state.target.payload_class]
+    codec = codec_of(state.target, state.payload_tree)
     if codec is None:
         tag = str(state.payload_tree.tag).rpartition("}")[2]
         state.payload = {"tag": tag, "xml": canonical(state.payload_tree).decode()}
@@ -162,3 +165,8 @@ async def read_payload(state: MessageState) -> None:
         state.payload = codec.decode(state.payload_tree)
     except PayloadError as error:
         state.error = Failure(CannedText.INVALID_PAYLOAD, str(error))
+
+
+def codec_of(target: Target, payload: Element) -> PayloadCodec | None:
+    """Gives what reads a payload for a target; `None` where any element will do."""
+    return target.listener.codec(target.payload_class, str(payload.tag))

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -204,11 +204,29 @@ class Organism:
         self._running = False
         await self._resources.aclose()
 
-    async def _register_all(self) -> None:
+    @asynccontextmanager
+    async def registered(self) -> AsyncIterator[Self]:
+        """Registers every listener and starts nothing, to look at what there would be.
+
+        Raises:
+            RegistrationError: A listener can not be registered.
+        """
+        async with AsyncExitStack() as resources:
+            await self._handlers.start()
+            resources.push_async_callback(self._handlers.aclose)
+            await resources.enter_async_context(open_edges(self))
+            await self._make_all()
+            yield self
+
+    async def _make_all(self) -> list[Listener]:
+        """Fills the registry, and gives those listeners that are not trusted."""
         listeners = await self._registrar.make(self.spec.listeners)
         trusted = [self._registrar.make_trusted(each) for each in self._trusted]
         self._registry.add([*listeners, *trusted])
-        self._registrar.write_schemas(listeners)
+        return listeners
+
+    async def _register_all(self) -> None:
+        self._registrar.write_schemas(await self._make_all())
         for listener in self._registry:
             self._tell_state(listener, "registered")
         report = self._handlers.report()
@@ -284,7 +302,7 @@ class Organism:
         thread: str | None = None,
         after_seq: int | None = 0,
         principal: Principal | str | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Gives events as they happen, after those that have happened already.
 
         A subscriber that is too slow gets a `gap`: the events before its `seq` are to be had by
@@ -300,7 +318,7 @@ class Organism:
 
     async def _listen(
         self, thread: str | None, after: int, principal: Principal | None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         def wanted(event: Event) -> bool:
             return (thread is None or event.thread == thread) and (
                 principal is None or event.concerns(principal.name)
@@ -322,7 +340,7 @@ class Organism:
 
     async def history(
         self, thread: str, principal: Principal | str | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Gives the messages of a thread, oldest first; those of threads that ended, too.
 
         Args:
@@ -461,6 +479,10 @@ class Organism:
             "isolation": self._handlers.report().lines(),
         }
 
+    async def settled(self) -> None:
+        """Waits until nothing is under way."""
+        await self.pump.settled()
+
     def security(self, principal: str, detail: str) -> None:
         """Records a security event that a gateway saw."""
         logger.warning("%s: %s", principal, detail)
@@ -529,7 +551,7 @@ class Organism:
         self._gateways[gateway.name] = gateway
 
 
-async def _in_turns(events: Iterable[Event]) -> AsyncIterator[Event]:
+async def _in_turns(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
     """Gives events that are read from a file, and lets others have their turn between them."""
     for number, event in enumerate(events):
         if number % CHUNK == CHUNK - 1:

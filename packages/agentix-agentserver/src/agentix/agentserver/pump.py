@@ -339,6 +339,11 @@ class Pump:
         element = huh(CannedText.HANDLER_FAILED, attempt)
         await self._emitter.reply(thread.parent, element, CORE, state.exchange, is_huh=True)
 
+    async def settled(self) -> None:
+        """Waits until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
     async def aclose(self) -> None:
         """Ends what is under way."""
         tasks = tuple(self._tasks)

@@ -66,6 +66,7 @@ class Registrar:
             name=spec.name,
             description=spec.description,
             codecs=codecs,
+            group_codec=group_codec(spec, records[0]),
             replies=replies,
             pipeline=listener_pipeline(),
             handler_seconds=spec.handler_seconds or self._limits.handler_seconds,
@@ -126,6 +127,13 @@ def codecs_of(
         replies[tag] = index
         codecs.append(None if any_reply else PayloadCodec(tag, record))
     return tuple(codecs), replies
+
+
+def group_codec(spec: ListenerSpec, record: RecordType) -> PayloadCodec | None:
+    """Gives the codec of a payload under the root tag of the group that a listener answers for."""
+    if not spec.broadcast:
+        return None
+    return PayloadCodec(root_tag(spec.name.rpartition(".")[0], record.name), record)
 
 
 def listener_pipeline() -> Pipeline:

@@ -46,6 +46,8 @@ class Listener:
     """The listeners behind each root tag that it may emit; its own among them."""
     prefixes: "tuple[tuple[str, Listener], ...]" = ()
     """The peers that take every root tag with a prefix."""
+    group_codec: PayloadCodec | None = None
+    """The codec of its payload under the root tag of its group."""
     replies: Mapping[str, int] = field(default_factory=dict)
     """Which class takes a reply, by the tag; the empty one takes all others."""
 
@@ -63,14 +65,18 @@ class Listener:
     @property
     def group_root(self) -> str | None:
         """The root tag of its group."""
-        return (
-            None if self.group is None else f"{self.group}.{self.root.rpartition('.')[2]}".lower()
-        )
+        return None if self.group_codec is None else self.group_codec.root
 
     def tags(self) -> Iterator[str]:
         """Gives the tags of its payload: unqualified, and in its own XML namespace."""
         yield self.root
         yield f"{{{listener_namespace(self.name)}}}{self.root}"
+
+    def codec(self, payload_class: int, tag: str) -> PayloadCodec | None:
+        """Gives the codec of a class, for an element of a tag; `None` where any element will do."""
+        if self.group_codec is not None and tag == self.group_codec.root:
+            return self.group_codec
+        return self.codecs[payload_class]
 
     def reply_class(self, tag: str) -> int | None:
         """Gives which class takes a reply of a tag; `None` where it takes none."""

@@ -18,6 +18,8 @@ from pydantic import (
     model_validator,
 )
 
+from agentix.agentserver.errors import RegistrationError
+from agentix.agentserver.names import check_listener_name
 from agentix.errors import UsageError
 
 __all__ = [
@@ -33,10 +35,9 @@ __all__ = [
     "SpecError",
     "TlsSpec",
     "load_spec",
+    "parse_spec",
 ]
 
-RESERVED = frozenset({"core", "system", "dummy"})
-NAME = re.compile(r"[^\W\d][\w\-]*(\.[^\W\d][\w\-]*)*")
 NAMESPACE_PEER = re.compile(r"ns:[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 OWN_PACKAGE = "agentix.agentserver"
@@ -47,11 +48,11 @@ class SpecError(UsageError):
 
 
 def _name(value: str) -> str:
-    """Refuses what is no name: NCName segments joined by dots."""
-    if not NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name: words joined by dots, none starting with a digit")
-    if value.split(".")[0].lower() in RESERVED:
-        raise ValueError(f"{value!r} is reserved: choose a name outside {sorted(RESERVED)}")
+    """Refuses what is no name, or reserved."""
+    try:
+        check_listener_name(value)
+    except RegistrationError as error:
+        raise ValueError(str(error)) from error
     return value
 
 
@@ -367,9 +368,21 @@ def load_spec(path: Path) -> OrganismSpec:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SpecError(f"{path}: can not be read: {error}") from error
     try:
+        return parse_spec(document)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
+
+
+def parse_spec(document: object) -> OrganismSpec:
+    """Reads what an `organism.yaml` holds, as plain data.
+
+    Raises:
+        SpecError: It says what an organism can not be.
+    """
+    try:
         return OrganismSpec.model_validate(document)
     except ValidationError as error:
-        raise SpecError(f"{path}: {_reasons(error)}") from error
+        raise SpecError(_reasons(error)) from error
 
 
 def _reasons(error: ValidationError) -> str:

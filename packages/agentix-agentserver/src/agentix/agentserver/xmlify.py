@@ -59,7 +59,7 @@ def make_dataclass(cls: type[Any]) -> None:
         if name in made or name in specified:
             setattr(cls, name, value)
 
-    def first(kind: type[Any], *args: object, **kwargs: object) -> Any:
+    def first(kind: type[Any], /, *args: object, **kwargs: object) -> Any:
         if cls.__dict__["__dataclass_params__"] is parameters:
             complete(cls, made, specified)
         return object.__new__(kind)
