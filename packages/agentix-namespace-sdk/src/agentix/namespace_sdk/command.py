@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 
 from agentix.errors import AgentixError, UsageError
-from agentix.namespace_sdk import build, check, new, stubs
+from agentix.namespace_sdk import build, check, dev, new, stubs
 from agentix.version import VERSION
 
 __all__ = ["main"]
 
-SUBCOMMANDS = {"new": new, "check": check, "build": build, "stubs": stubs}
+SUBCOMMANDS = {"new": new, "check": check, "build": build, "stubs": stubs, "dev": dev}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,16 +2,11 @@
 
 import argparse
 import asyncio
-import platform
 from pathlib import Path
-
-from agentix.errors import UsageError
 
 __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "build an image, an archive or a bundle"
-
-MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,13 +50,14 @@ def run(options: argparse.Namespace) -> int:
     """
     from agentix.namespace_sdk.build.by_docker import NIX_IMAGE
     from agentix.namespace_sdk.build.pipeline import Build, default_cache
+    from agentix.namespace_sdk.build.platform import choose_platform
     from agentix.namespace_sdk.build.progress import Progress
     from agentix.namespace_sdk.build.project import Project
 
     build = Build(
         Project.read(options.path, options.tag),
         builder=None if options.builder == "auto" else options.builder,
-        platform=_platform(options.platform),
+        platform=choose_platform(options.platform),
         cache=(options.cache or default_cache()).absolute(),
         nix_image=options.nix_image or NIX_IMAGE,
         progress=Progress(),
@@ -78,17 +74,3 @@ def run(options: argparse.Namespace) -> int:
         if options.push:
             print(built.tag, asyncio.run(built.push()))
     return 0
-
-
-def _platform(wanted: str | None) -> str:
-    """Gives the platform to build for.
-
-    Raises:
-        UsageError: It is none of Linux.
-    """
-    machine = platform.machine()
-    chosen = wanted or f"linux/{MACHINES.get(machine, machine)}"
-    system, *architecture = chosen.split("/")
-    if system != "linux" or not 1 <= len(architecture) <= 2 or not all(architecture):
-        raise UsageError(f"{chosen!r} is no platform such as linux/amd64 or linux/arm64")
-    return chosen

@@ -18,7 +18,7 @@ REFERENCE = re.compile(
 )
 """An image reference with a tag."""
 
-ADDS_PACKAGES = re.compile(r"^\s*packages\s*=\s*(?!\[\s*\]|with\s+\w+;\s*\[\s*\])", re.MULTILINE)
+ADDS_PACKAGES = re.compile(r"^\s*packages\s*=(?!\s*(?:with\s+\w+;\s*)?\[\s*\])", re.MULTILINE)
 """A `default.nix` that gives the namespace programs of Nix."""
 
 ELF = b"\x7fELF"
@@ -57,7 +57,7 @@ class Project:
         version = manifest.version.replace("+", "_")  # which no tag has
         chosen = tag or _declared_image(package) or f"agentix/{manifest.name}:{version}"
         if REFERENCE.fullmatch(chosen) is None:
-            raise UsageError(f"{chosen!r} is no image reference such as agentix/hello:0.1.0")
+            raise UsageError(f"{chosen!r} is no image reference such as agentix/hello:1.0.0")
         return cls(source, manifest, chosen, _wheels(source / "pyproject.toml"))
 
     @property

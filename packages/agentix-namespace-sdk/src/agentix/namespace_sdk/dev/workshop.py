@@ -1,0 +1,210 @@
+"""The namespace under development: a sandbox of its newest source, behind one address."""
+
+import asyncio
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+from watchfiles import Change, awatch
+
+from agentix.client import RuntimeClient
+from agentix.deployment import SandboxConfig
+from agentix.errors import AgentixError, UsageError
+from agentix.local import LocalDeployment
+from agentix.local.bundle import make_runtime_bundle
+from agentix.local.deployment import Isolation
+from agentix.namespace_sdk.build.builder import choose_builder
+from agentix.namespace_sdk.build.by_docker import NIX_IMAGE, build_by_docker
+from agentix.namespace_sdk.build.by_nix import build_by_nix
+from agentix.namespace_sdk.build.pipeline import default_cache
+from agentix.namespace_sdk.build.plain import build_plain
+from agentix.namespace_sdk.build.platform import machine_platform
+from agentix.namespace_sdk.build.project import Project
+from agentix.namespace_sdk.build.wheels import find_wheels
+from agentix.namespace_sdk.dev.proxy import Backend, Proxy
+from agentix.namespace_sdk.store import write_bundle
+
+__all__ = ["serve"]
+
+RUNTIME = "runtime"
+"""The directory of the runtime's bundle."""
+
+
+async def serve(source: Path, socket: Path | None, isolation: Isolation) -> None:
+    """Serves a namespace until SIGINT or SIGTERM.
+
+    Args:
+        source: The directory of the namespace.
+        socket: Where to listen; in a directory of its own where it is `None`.
+        isolation: How its sandboxes are kept apart.
+
+    Raises:
+        DeploymentError: The runtime can not be laid out.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    with tempfile.TemporaryDirectory(prefix="agentix-dev-") as directory:
+        place = Path(directory)
+        address = socket or place / "socket"
+        async with (
+            LocalDeployment(isolation=isolation, directory=place) as deployment,
+            Proxy(address, _tell) as proxy,
+            asyncio.TaskGroup() as tasks,
+        ):
+            workshop = Workshop(source, place, deployment, proxy, tasks)
+            watch = Watch(source, stop, tasks)
+            await watch.begin()
+            await workshop.renew()
+            _tell(f"listening on unix:{address}")
+            while await watch.saved():
+                await workshop.renew()
+            await workshop.close()
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def _matters(change: Change, path: str) -> bool:
+    """Tells whether a change can change the namespace: not what tools and editors leave behind."""
+    parts = Path(path).parts
+    left = path.endswith((".pyc", "~", ".swp", ".partial"))
+    return not left and not any(part.startswith(".") or part == "__pycache__" for part in parts)
+
+
+class Watch:
+    """Tells when something was saved, also while nobody asks.
+
+    Args:
+        source: The directory that is watched.
+        stop: Ends the watch.
+        tasks: What holds the task that waits for the next change.
+    """
+
+    def __init__(self, source: Path, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        self._changes = awatch(
+            source, watch_filter=_matters, stop_event=stop, raise_interrupt=False
+        )
+        self._tasks = tasks
+        self._next = tasks.create_task(self._change())
+
+    async def begin(self) -> None:
+        """Returns once the directory is watched."""
+        await asyncio.sleep(0)  # the task's first step sets the watch up
+
+    async def saved(self) -> bool:
+        """Waits for the next change; gives whether there is one before the end."""
+        changed = await self._next
+        if changed:
+            self._next = self._tasks.create_task(self._change())
+        return changed
+
+    async def _change(self) -> bool:
+        return bool(await anext(self._changes, None))
+
+
+class Workshop:
+    """Puts a new sandbox behind the proxy whenever the source has changed.
+
+    Args:
+        source: The directory of the namespace.
+        place: A directory for bundles; who made it removes it.
+        deployment: What makes sandboxes.
+        proxy: What stands in front of them.
+        tasks: What waits for calls that are under way in sandboxes that were replaced.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        place: Path,
+        deployment: LocalDeployment,
+        proxy: Proxy,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._source = source
+        self._place = place
+        self._deployment = deployment
+        self._proxy = proxy
+        self._tasks = tasks
+        self._bundle: Path | None = None
+        self._retiring: list[asyncio.Task[None]] = []
+
+    async def renew(self) -> None:
+        """Makes a sandbox of the source as it is now; what can not be loaded changes nothing."""
+        started = time.monotonic()
+        try:
+            bundle = await asyncio.to_thread(_make_bundle, self._source, self._place)
+            if bundle == self._bundle:
+                return
+            backend = await self._start(bundle)
+        except (AgentixError, OSError) as error:
+            kept = " (the version before it goes on)" if self._proxy.backend else ""
+            _tell(f"can not be loaded{kept}: {error}")
+            return
+        self._bundle = bundle
+        previous, self._proxy.backend = self._proxy.backend, backend
+        word = "loaded" if previous is None else "reloaded"
+        _tell(f"{word} in {time.monotonic() - started:.1f} s: {backend.functions}")
+        if previous is not None:
+            self._retiring.append(self._tasks.create_task(self._retire(previous)))
+
+    async def _start(self, bundle: Path) -> Backend:
+        """Starts a sandbox and imports the namespace in it.
+
+        Raises:
+            UsageError: The namespace can not be imported or described.
+        """
+        config = SandboxConfig(
+            image="/", runtime=str(self._place / RUNTIME), namespaces=[str(bundle)]
+        )
+        sandbox = await self._deployment.create(config)
+        try:
+            async with RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client:
+                (described,) = await client.namespaces(schemas=True)
+            if described.schemas is None:
+                raise UsageError(str(described.error))
+        except BaseException:
+            await self._deployment.delete(sandbox.id)
+            raise
+        functions = ", ".join(function.name for function in described.schemas.functions)
+        return Backend(sandbox, functions)
+
+    async def _retire(self, backend: Backend) -> None:
+        await backend.close()
+        await self._deployment.delete(backend.sandbox.id)
+
+    async def close(self) -> None:
+        """Lets go of all sandboxes, without waiting for calls that are under way."""
+        for task in self._retiring:
+            task.cancel()
+        if self._proxy.backend is not None:
+            await self._proxy.backend.session.close()
+
+
+def _make_bundle(source: Path, place: Path) -> Path:
+    """Builds the namespace as `build` does, and gives its bundle, named after its content.
+
+    Raises:
+        UsageError: It can not be built here.
+        BuildError: What builds it failed.
+    """
+    if not (place / RUNTIME).exists():
+        make_runtime_bundle(place / RUNTIME)
+    project = Project.read(source)
+    match choose_builder(project).builder:
+        case "plain":
+            wheels = find_wheels(project.wheels, project.source, default_cache())
+            closure = build_plain(project, wheels, place / "plain")
+        case "nix":
+            closure = build_by_nix(project, machine_platform())
+        case "docker":
+            closure = build_by_docker(
+                project, machine_platform(), NIX_IMAGE, default_cache() / "docker"
+            )
+    bundle = place / closure.entry.name
+    write_bundle(closure, bundle)
+    return bundle

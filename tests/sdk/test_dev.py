@@ -1,0 +1,237 @@
+"""`agentix-namespace dev`, as a process of its own, with files saved and calls made."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentix.client import RuntimeClient
+from agentix.errors import RemoteCallError
+from agentix.namespace_sdk.dev.calls import CallReport
+from tests.sdk.counter import write_counter
+
+DEADLINE = 60.0
+"""Seconds within which something must happen on a busy machine."""
+
+
+@dataclass
+class Development:
+    """The command, while it runs."""
+
+    process: asyncio.subprocess.Process
+    source: Path
+    address: str
+
+    async def line(self, pattern: str) -> re.Match[str]:
+        """Waits for the line that matches; lines before it are none of the test's business."""
+        assert self.process.stdout is not None
+        seen: list[str] = []
+        async with asyncio.timeout(DEADLINE):
+            while text := (await self.process.stdout.readline()).decode():
+                seen.append(text)
+                if match := re.fullmatch(pattern, text.rstrip("\n")):
+                    return match
+        raise AssertionError(f"no line {pattern!r} among {seen}")
+
+    def save(self, old: str, new: str) -> None:
+        """Saves the impl with a change, as editors do: beside it, then in its place."""
+        impl = self.source / "agentix_namespaces/counter/_impl.py"
+        text = impl.read_text()
+        assert old in text
+        beside = impl.with_name("saved~")
+        beside.write_text(text.replace(old, new))
+        beside.replace(impl)
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Gives a directory whose path is short enough for sockets; the command must leave it empty."""
+    with tempfile.TemporaryDirectory(prefix="ax-") as directory:
+        yield Path(directory)
+
+
+@asynccontextmanager
+async def developing(source: Path, temporary: Path) -> AsyncIterator[Development]:
+    """Runs the command, up to its end by Ctrl-C; it must leave nothing behind."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "agentix.namespace_sdk", "dev", source),
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        development = Development(process, source, "")
+        development.address = (await development.line(r"listening on (unix:.*)"))[1]
+        yield development
+        inside = os.listdir(temporary)
+        assert len(inside) == 1
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(DEADLINE):
+            assert await process.wait() == 0
+        assert os.listdir(temporary) == []
+        assert processes_with(inside[0]) == []
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.communicate()
+
+
+def processes_with(text: str) -> list[str]:
+    """Gives the command lines of processes that name something."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (directory / "cmdline").read_bytes() + (directory / "environ").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in line:
+            found.append(line.replace(b"\0", b" ").decode())
+    return found
+
+
+async def test_calls_are_printed_and_saves_are_taken(tmp_path: Path, temporary: Path) -> None:
+    source = write_counter(tmp_path / "counter")
+    counter = stubs_of(source)
+    async with (
+        developing(source, temporary) as development,
+        RuntimeClient(development.address) as client,
+    ):
+        assert await client.remote(counter.count, "a b c") == 3
+        await development.line(r'count\(text="a b c"\) -> 3 \(\d+\.\d ms\)')
+        assert [word async for word in client.remote(counter.words, text="a b")] == ["a", "b"]
+        await development.line(r'words\(text="a b"\) gave 2 items \(\d+\.\d ms\)')
+        with pytest.raises(RemoteCallError, match="ValueError: why"):
+            await client.remote(counter.fail, reason="why")
+        await development.line(r'fail\(reason="why"\) raised ValueError: why \(\d+\.\d ms\)')
+
+        development.save("len(text.split())", "len(text)")
+        await development.line(r"reloaded in \d+\.\d s: count, words, fail")
+        assert await client.remote(counter.count, "a b c") == 5
+
+        development.save("def count(text", "def count(words")
+        told = await development.line(r"can not be loaded \(the version before it goes on\): (.*)")
+        assert "its impl lacks the parameter 'text'" in told[1]
+        assert await client.remote(counter.count, "a b c") == 5
+
+        development.save("def count(words", "def count(text")
+        development.save("len(text)", "0")
+        await development.line(r"reloaded in .*")
+        assert await client.remote(counter.count, "a b c") == 0
+        assert (await client.run("echo hello")).stdout == "hello\n"
+        await client.upload(b"content", "file")
+        assert await client.read_file("file", start=3) == b"tent"
+
+
+async def test_call_under_way_ends_in_the_sandbox_where_it_began(
+    tmp_path: Path, temporary: Path
+) -> None:
+    source = write_counter(tmp_path / "counter")
+    counter = stubs_of(source)
+    async with (
+        developing(source, temporary) as development,
+        RuntimeClient(development.address) as client,
+    ):
+        development.save(
+            "        yield word", "        yield word\n        await asyncio.sleep(1.5)"
+        )
+        development.save("from collections.abc", "import asyncio\nfrom collections.abc")
+        await development.line(r"reloaded in .*")
+        async with aclosing(aiter(client.remote(counter.words, text="old call"))) as words:
+            assert await anext(words) == "old"
+            development.save("yield word", "yield word.upper()")
+            await development.line(r"reloaded in .*")
+            assert await anext(words) == "call"
+        async with aclosing(aiter(client.remote(counter.words, text="new call"))) as words:
+            assert await anext(words) == "NEW"
+        await development.line(r'words\(text="new call"\) was left by its caller \(.* ms\)')
+
+
+async def test_namespace_that_is_broken_at_first_is_taken_once_it_is_mended(
+    tmp_path: Path, temporary: Path
+) -> None:
+    source = write_counter(tmp_path / "counter")
+    counter = stubs_of(source)
+    impl = source / "agentix_namespaces/counter/_impl.py"
+    sound = impl.read_text()
+    impl.write_text("import missing_module\n" + sound)
+    async with (
+        developing(source, temporary) as development,
+        RuntimeClient(development.address) as client,
+    ):
+        with pytest.raises(Exception, match="the namespace can not be loaded"):
+            await client.remote(counter.count, "a")
+        await development.line(r'count\(text="a"\) was refused: there is no sandbox .*')
+        impl.write_text(sound)
+        await development.line(r"loaded in .* s: count, words, fail")
+        assert await client.remote(counter.count, "a") == 1
+
+
+def stubs_of(source: Path) -> Any:
+    """Imports the counter's stubs as they are now, without their impl."""
+    import importlib.util
+
+    path = source / "agentix_namespaces/counter/__init__.py"
+    spec = importlib.util.spec_from_file_location("agentix_namespaces.counter", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+VALUE = b'{"ok":true,"value":'
+
+
+@pytest.mark.parametrize(
+    ("body", "chunks", "line"),
+    [
+        (
+            b'{"method":"f","args":[1],"kwargs":{"a":"b"}}',
+            [VALUE + b"null}"],
+            'f(1, a="b") -> null',
+        ),
+        (b"x", [b'{"error":"no JSON"}'], "a call that can not be read was refused: no JSON"),
+        (b'{"method":"f"}', [VALUE + b'"' + b"x" * 99 + b'"}'], f'f() -> "{"x" * 59}...'),
+        (b'{"method":"f"}', [VALUE, b'"' + b"x" * 70000], f'f() -> "{"x" * 59}...'),
+    ],
+)
+def test_line_of_a_call(body: bytes, chunks: list[bytes], line: str) -> None:
+    assert re.fullmatch(re.escape(line) + r" \(\d+\.\d ms\)", reported(body, chunks, False))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "line"),
+    [
+        ([b'{"item":1}\n{"it', b'em":2}\n{"end":true}\n'], "f() gave 2 items"),
+        ([b'{"item":1}\n'], "f() gave 1 item and broke off"),
+        ([b'{"error":{"type":"E","message":"m"}}\n'], "f() gave 0 items and raised E: m"),
+    ],
+)
+def test_line_of_a_stream(chunks: list[bytes], line: str) -> None:
+    told = reported(b'{"method":"f"}', chunks, True)
+    assert re.fullmatch(re.escape(line) + r" \(\d+\.\d ms\)", told)
+
+
+def reported(body: bytes, chunks: list[bytes], streams: bool) -> str:
+    report = CallReport(body)
+    report.begins(streams)
+    for chunk in chunks:
+        report.receives(chunk)
+    return report.ends()
+
+
+def test_directory_without_a_namespace_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agentix.namespace_sdk", "dev", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 2
+    assert "no manifest at" in done.stderr
