@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.deployments.conftest import docker_target
+from tests.images.conftest import builder
+
+__all__ = ["builder", "docker_target"]
+
 DEADLINE = 120
 """Seconds that one command may take on a busy machine."""
 

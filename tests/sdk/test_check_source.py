@@ -188,7 +188,7 @@ def test_json_tells_all_of_a_finding(tmp_path: Path, capsys: pytest.CaptureFixtu
                 "message": 'version: "1" is not a semantic version',
                 "file": f"{tmp_path}/manifest.json",
                 "line": 1,
-                "mend": "write three numbers, such as 1.0.0",
+                "mend": "write three numbers, such as `1.0.0`",
                 "page": "sdk/checks/AGX105.md",
             }
         ],

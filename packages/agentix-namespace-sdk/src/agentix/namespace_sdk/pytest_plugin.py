@@ -4,6 +4,7 @@
 |---|---|
 | `namespace_source` | the source tree of the namespace: pytest's root directory |
 | `mounted` | a client of a runtime in this process, which has the source tree mounted |
+| `namespace_image` | the namespace as the deployment takes it, built from the source tree |
 | `sandbox_config` | what the sandbox is made of |
 | `sandbox` | a client of a sandbox, of the deployment that `--deployment` names |
 
@@ -11,7 +12,6 @@ The fixtures are asynchronous and run by anyio's plugin, which comes with this d
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # what a test run without these fixtures need not import
 
 __all__ = [
     "mounted",
-    "namespace_bundles",
+    "namespace_image",
     "namespace_source",
     "pytest_addoption",
     "sandbox",
@@ -68,54 +68,71 @@ async def mounted(namespace_source: Path) -> "AsyncIterator[RuntimeClient]":
 
 
 @pytest.fixture(scope="session")
-def namespace_bundles(namespace_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gives a directory with bundles of the runtime and of the namespace, made without Nix."""
-    from agentix.deployment import DEFAULT_RUNTIME
-    from agentix.local.bundle import make_namespace_bundle, make_runtime_bundle
-    from agentix.namespace_sdk.testing import image_of
+def namespace_image(
+    pytestconfig: pytest.Config, namespace_source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """Gives the namespace as the deployment takes it: an image that is built now, or a bundle."""
+    if _deployment(pytestconfig) == "docker":
+        return _build_image(namespace_source)
+    from agentix.local.bundle import make_namespace_bundle
 
-    bundles = tmp_path_factory.mktemp("bundles")
-    make_runtime_bundle(bundles / DEFAULT_RUNTIME.replace(":", "/"))
-    make_namespace_bundle(namespace_source, bundles / image_of(namespace_source).replace(":", "/"))
-    return bundles
+    bundles = tmp_path_factory.mktemp("namespace")
+    return str(make_namespace_bundle(namespace_source, bundles / "bundle"))
+
+
+def _build_image(source: Path) -> str:
+    """Builds the image and loads it into Docker; nothing is done where the source is unchanged."""
+    from agentix.namespace_sdk.build.project import Project
+    from agentix.namespace_sdk.command import main
+
+    if main(["build", str(source)]) != 0:
+        pytest.fail(f"the image of {source} can not be built")
+    return Project.read(source).tag
 
 
 @pytest.fixture(scope="session")
-def sandbox_config(pytestconfig: pytest.Config, namespace_source: Path) -> "SandboxConfig":
+def sandbox_config(
+    pytestconfig: pytest.Config, namespace_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> "SandboxConfig":
     """Gives what the sandbox is made of; override it for limits, or for more namespaces."""
-    from agentix.deployment import SandboxConfig
-    from agentix.namespace_sdk.testing import image_of
+    from agentix.deployment import DEFAULT_RUNTIME, SandboxConfig
 
-    image = pytestconfig.getoption("task_image") or TASK_IMAGES[_deployment(pytestconfig)]
-    return SandboxConfig(image=image, namespaces=(image_of(namespace_source),))
+    chosen = _deployment(pytestconfig)
+    runtime = DEFAULT_RUNTIME
+    if chosen == "local":
+        from agentix.local.bundle import make_runtime_bundle
+
+        runtime = str(make_runtime_bundle(tmp_path_factory.mktemp("runtime") / "bundle"))
+    image = pytestconfig.getoption("task_image") or TASK_IMAGES[chosen]
+    return SandboxConfig(image=image, runtime=runtime, namespaces=(namespace_image,))
 
 
 @pytest.fixture
 async def sandbox(
-    request: pytest.FixtureRequest, sandbox_config: "SandboxConfig"
+    pytestconfig: pytest.Config, sandbox_config: "SandboxConfig"
 ) -> "AsyncIterator[RuntimeClient]":
     """Gives a client of a sandbox with the namespace, which is deleted after the test."""
     from agentix.client import RuntimeClient
 
-    async with AsyncExitStack() as stack:
-        deployment = await stack.enter_async_context(_make_deployment(request))
-        made = await stack.enter_async_context(deployment.session(sandbox_config))
-        client = RuntimeClient(made.runtime_url, token=made.token)
-        yield await stack.enter_async_context(client)
+    async with (
+        _make_deployment(pytestconfig) as deployment,
+        deployment.session(sandbox_config) as made,
+        RuntimeClient(made.runtime_url, token=made.token) as client,
+    ):
+        yield client
 
 
 def _deployment(config: pytest.Config) -> str:
     return str(config.getoption("deployment"))
 
 
-def _make_deployment(request: pytest.FixtureRequest) -> "Deployment":
-    """Makes the deployment; the image for Docker was built before, by `agentix-namespace build`."""
-    match _deployment(request.config):
+def _make_deployment(config: pytest.Config) -> "Deployment":
+    match _deployment(config):
         case "docker":
             from agentix.docker import DockerDeployment
 
-            return DockerDeployment(pull=False)
+            return DockerDeployment()
         case _:
             from agentix.local import LocalDeployment
 
-            return LocalDeployment(bundles=request.getfixturevalue("namespace_bundles"))
+            return LocalDeployment()

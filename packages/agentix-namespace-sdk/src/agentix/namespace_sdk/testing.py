@@ -4,7 +4,6 @@ The pytest plugin of this distribution offers the runtime as the fixture `mounte
 """
 
 import asyncio
-import json
 import sys
 import tempfile
 import threading
@@ -131,9 +130,3 @@ class RuntimeThread:
         url = url_of(listener)
         app = create_app(settings, on_ready=lambda: self._ready.set_result(url))
         await serve_until(stop, app, listener)
-
-
-def image_of(source: Path) -> str:
-    """Names the image of a source tree, as builds do: `agentix/<name>:<version>`."""
-    manifest = json.loads((source / "manifest.json").read_bytes())
-    return f"agentix/{manifest['name']}:{manifest['version']}"
