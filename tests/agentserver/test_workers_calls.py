@@ -14,23 +14,22 @@ from agentix.agentserver.worker.settings import Isolation
 from tests.agentserver.workers import ADD, GUESTS, failure, settings, source, sum_of, tell
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def workers() -> AsyncIterator[Workers]:
     async with Workers(settings()) as workers:
         yield workers
 
 
-@pytest.fixture(params=list(Isolation))
-async def handlers(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Handlers]:
+@pytest.fixture(scope="module", params=list(Isolation))
+async def handlers(request: pytest.FixtureRequest) -> AsyncIterator[Handlers]:
     """Gives what runs handlers, in each isolation."""
     isolation: Isolation = request.param
-    if isolation is Isolation.INPROCESS:
-        monkeypatch.syspath_prepend(GUESTS)
     kind: Any = InProcess if isolation is Isolation.INPROCESS else Workers
-    async with kind(settings(isolation=isolation)) as handlers:
-        yield handlers
+    with pytest.MonkeyPatch.context() as patch:
+        if isolation is Isolation.INPROCESS:
+            patch.syspath_prepend(GUESTS)
+        async with kind(settings(isolation=isolation)) as handlers:
+            yield handlers
 
 
 async def test_a_handler_answers(handlers: Handlers) -> None:
@@ -170,9 +169,9 @@ async def test_a_listener_s_worker_is_shared_where_that_is_asked_for() -> None:
 
 async def test_calls_of_one_thread_are_answered_in_their_order(workers: Workers) -> None:
     listener = source("remember", "AddPayload")
-    calls = [workers.call(listener, "A", 0, {"a": number}, 10) for number in range(50)]
+    calls = [workers.call(listener, "order", 0, {"a": number}, 10) for number in range(50)]
     answers = await asyncio.gather(*calls)
-    assert answers[-1] == repr({"A": list(range(50))}).encode()
+    assert answers[-1] == repr({"order": list(range(50))}).encode()
 
 
 async def test_background_tasks_stand_still_between_calls(workers: Workers) -> None:

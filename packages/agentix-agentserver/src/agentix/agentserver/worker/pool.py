@@ -84,6 +84,11 @@ class Workers:
         for measure in self.report().missing:
             logger.warning("handlers are isolated less than they could be: %s", measure)
 
+    @property
+    def guard(self) -> int:
+        """The process that all workers are below; 0 where there is none at the moment."""
+        return self._fleet.guard
+
     def report(self) -> HardeningReport:
         """Says what holds the workers, and what could not be applied."""
         return HardeningReport(str(self._settings.isolation), self._fleet.measures)

@@ -96,9 +96,10 @@ class Worker:
         """Takes the news that the process has ended, or is as good as that."""
         if self.gone.done():
             return
-        self._failure = self._failure or HandlerFailed(FailureKind.DIED, detail)
-        if self._failure.kind is FailureKind.DIED:
-            self._failure.detail = f"{self._failure.detail}; {detail}"
+        if self._failure is None:
+            self._failure = HandlerFailed(FailureKind.DIED, detail)
+        elif self._failure.kind is FailureKind.DIED:
+            self._failure.detail += f"; {detail}"
         self._unwatch()
         self._channel.close()
         self.gone.set_result(None)
