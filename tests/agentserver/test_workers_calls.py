@@ -97,6 +97,15 @@ async def test_a11_an_agent_is_told_its_name(handlers: Handlers) -> None:
     assert await tell(handlers, agent, thread="T") == repr(expected).encode()
 
 
+async def test_a_listener_with_other_code_gets_another_worker(workers: Workers) -> None:
+    listener = source("remember", "AddPayload")
+    other = HandlerSource("remember", "plain_handlers.add", listener.payload_classes)
+    plain = {"a": 1, "b": 2}
+    assert await workers.call(listener, "code", 0, plain, 10) == b"{'code': [1]}"
+    assert await workers.call(other, "code", 0, plain, 10) == b"<result>3</result>"
+    assert await workers.call(listener, "code", 0, plain, 10) == b"{'code': [1]}"
+
+
 @pytest.mark.parametrize(
     "wrong", ["None", "str", "int", "bytearray", "memoryview", "list", "subclass"]
 )

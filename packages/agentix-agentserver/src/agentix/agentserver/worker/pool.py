@@ -38,12 +38,13 @@ Key = tuple[str, str]
 class Lane:
     """The calls of one listener and thread, which follow one another, and their worker."""
 
-    __slots__ = ("key", "since", "turn", "users", "worker")
+    __slots__ = ("key", "since", "source", "turn", "users", "worker")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turn = asyncio.Lock()
         self.users = 0
+        self.source: HandlerSource | None = None
         self.worker: Worker | None = None
         self.since = 0.0
 
@@ -176,6 +177,8 @@ class Workers:
         deadline: float,
     ) -> tuple[Outcome, bytes]:
         worker = lane.worker
+        if lane.source is not source and lane.source != source:
+            await self._end(lane, "its listener has other code")
         if worker is None or not worker.usable:
             worker = await self._employ(lane, source)
         self._idle.pop(lane.key, None)
@@ -198,6 +201,7 @@ class Workers:
             worker = await self._fleet.employ(source)
         except WorkersError as error:
             raise HandlerFailed(FailureKind.DIED, str(error)) from error
+        lane.source = source
         lane.worker = worker
         worker.on_end = lambda worker: self._leave(lane, worker)
         return worker
