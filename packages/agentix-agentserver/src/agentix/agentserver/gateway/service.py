@@ -1,0 +1,135 @@
+"""The gateways that `organism.yaml` asks for, opened together."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentix.agentserver.edges import own_identity, remote_organism
+from agentix.agentserver.gateway.federation import Federation
+from agentix.agentserver.gateway.oob import OobChannel
+from agentix.agentserver.gateway.wss import WssGateway, WssSettings, server_context
+from agentix.agentserver.organism import Organism
+from agentix.agentserver.privileged import PrivilegedGate, Shutdown
+from agentix.agentserver.spec import GatewaySpec
+from agentix.agentserver.users import Users, read_users
+
+__all__ = ["Service", "open_gateways"]
+
+
+@dataclass(frozen=True)
+class Service:
+    """What is open."""
+
+    addresses: tuple[str, ...]
+    """Where it is reached: `wss://host:port` and `oob host:port` or `oob path`."""
+    oob: OobChannel | None
+    """The out-of-band channel, where there is one."""
+    ended: "asyncio.Future[Shutdown]"
+    """Done when a privileged message ends the organism."""
+
+
+class _Remotes:
+    """The organisms that were added while messages flow."""
+
+    def __init__(self, organism: Organism) -> None:
+        self._organism = organism
+        self._open: dict[str, AsyncExitStack] = {}
+
+    async def connect(self, spec: GatewaySpec) -> None:
+        """Adds one."""
+        async with AsyncExitStack() as resources:
+            remote = await resources.enter_async_context(remote_organism(self._organism, spec))
+            self._organism.add_gateway(spec, remote.listener())
+            self._open[spec.name] = resources.pop_all()
+
+    async def disconnect(self, name: str) -> None:
+        """Removes one, also one of `organism.yaml`."""
+        if name not in {gateway.name for gateway in self._organism.gateways()}:
+            raise KeyError(name)
+        self._organism.remove_trusted(name)
+        if name in self._open:
+            await self._open.pop(name).aclose()
+
+    async def aclose(self) -> None:
+        """Ends the connections."""
+        for name in [*self._open]:
+            await self._open.pop(name).aclose()
+
+
+@asynccontextmanager
+async def open_gateways(organism: Organism) -> AsyncIterator[Service]:
+    """Opens the WebSocket gateway and the out-of-band channel of an organism that runs.
+
+    Raises:
+        GatewayError: An address can not be listened at, or the certificate can not be used.
+        IdentityError: The organism's key is missing, or open to others.
+        UsersError: The users can not be read.
+    """
+    async with AsyncExitStack() as resources:
+        ended: asyncio.Future[Shutdown] = asyncio.get_running_loop().create_future()
+        addresses = []
+        if (wss := _wss_gateway(organism)) is not None:
+            section = organism.spec.organism
+            port = await resources.enter_async_context(wss.serve(section.bind, section.port))
+            addresses.append(f"wss://{_host(section.bind)}:{port}")
+        oob = None
+        if organism.spec.oob.enabled:
+            oob = await _oob_channel(organism, ended, resources)
+            addresses.append(await _open_oob(organism, oob, resources))
+        yield Service(tuple(addresses), oob, ended)
+
+
+def _wss_gateway(organism: Organism) -> WssGateway | None:
+    """Makes the WebSocket gateway, where there is a certificate for it."""
+    section, directory = organism.spec.organism, organism.directory
+    if section.tls is None:
+        return None
+    cert = directory / section.tls.cert
+    users = Users({}) if section.users is None else read_users(directory / section.users)
+    federation = None
+    if organism.gateways():
+        federation = Federation(organism, own_identity(organism), _der(cert))
+    return WssGateway(
+        organism,
+        users,
+        server_context(cert, directory / section.tls.key),
+        WssSettings(authentication_seconds=section.authentication_seconds),
+        federation,
+    )
+
+
+async def _oob_channel(
+    organism: Organism, ended: "asyncio.Future[Shutdown]", resources: AsyncExitStack
+) -> OobChannel:
+    def shutdown(command: Shutdown) -> None:
+        if not ended.done():
+            ended.set_result(command)
+
+    remotes = _Remotes(organism)
+    resources.push_async_callback(remotes.aclose)
+    gate = PrivilegedGate(own_identity(organism).public)
+    return OobChannel(organism, gate, shutdown, remotes.connect, remotes.disconnect)
+
+
+async def _open_oob(organism: Organism, oob: OobChannel, resources: AsyncExitStack) -> str:
+    spec = organism.spec.oob
+    if spec.unix_socket is not None:
+        path = organism.directory / spec.unix_socket
+        await resources.enter_async_context(oob.serve_unix(path))
+        return f"oob {path}"
+    port = await resources.enter_async_context(oob.serve(spec.bind, spec.port))
+    return f"oob {_host(spec.bind)}:{port}"
+
+
+def _der(cert: Path) -> bytes:
+    """Gives the server's own certificate, the first of its chain."""
+    text = cert.read_text(encoding="ascii")
+    mark = "-----END CERTIFICATE-----"
+    return ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN") : text.index(mark)] + mark)
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
