@@ -169,8 +169,14 @@ class Emitter:
         is_huh: bool = False,
     ) -> bool:
         """Builds the envelope around an element, and takes it through all steps."""
+        try:
+            envelope = build_envelope(sender, thread.name, thread.id, element, repairs)
+        except Malformed as error:
+            failure = Failure(CannedText.MALFORMED, str(error))
+            await self._refuse(emitter or thread, attempt_of(element), failure, exchange)
+            return False
         state = MessageState(
-            raw_bytes=build_envelope(sender, thread.name, thread.id, element, repairs),
+            raw_bytes=envelope,
             exchange=exchange,
             emitter=emitter,
             attempt=None if is_huh else attempt_of(element),

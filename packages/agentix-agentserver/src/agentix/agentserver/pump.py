@@ -213,8 +213,13 @@ class Pump:
             if target.thread.alive:
                 await self._emitter.fail(delivery, _text_of(failed.kind), str(failed))
             return
-        if target.thread.alive:
+        if not target.thread.alive:
+            return
+        try:
             await self._emitter.emit(delivery, returned)
+        except Exception as error:
+            logger.exception("what %s returned could not be sent", target.listener.name)
+            await self._emitter.fail(delivery, CannedText.HANDLER_FAILED, repr(error))
 
     async def _call(self, delivery: Delivery) -> bytes:
         target = delivery.target
