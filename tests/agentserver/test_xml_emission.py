@@ -4,11 +4,13 @@ import re
 import secrets
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.xml.canonical import canonical
 from agentix.agentserver.xml.emission import Emission, read_emission
-from agentix.agentserver.xml.envelope import build_envelope
+from agentix.agentserver.xml.envelope import build_envelope, open_envelope
 from agentix.agentserver.xml.limits import Limits
 from tests.agentserver.xml_samples import ENVELOPE, LIMITS, THREAD
 
@@ -235,3 +237,39 @@ def test_repair_has_a_limit_too() -> None:
     assert read_emission(b"<a>" + b"&" * 19, limits).payloads[0].text == "&" * 19
     with pytest.raises(Malformed, match="too much markup to repair"):
         read_emission(b"<a>" + b"&" * 20, limits)
+
+
+TOKENS = (
+    """<a>|</a>|<b c='d'>|<b c='|</b>|<e/>|<!--|-->|<![CDATA[|]]>|&amp;|&nbsp;|&#65;|&#0;|<|>|&"""
+    """|<?p|?>|<?xml version='1.0'?>|x|]|<!DOCTYPE a>|</dummy>|'|"|=|<\u00e4>|\x01|<a:b>| """
+)
+MARKUP = st.lists(st.sampled_from(TOKENS.split("|")), max_size=25).map("".join)
+
+
+@given(st.binary(max_size=200) | MARKUP.map(str.encode))
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_handler_returns_is_sent_on_unchanged_or_refused(data: bytes) -> None:
+    try:
+        emission = read_emission(data, LIMITS)
+    except Malformed:
+        return
+    for payload in emission.payloads:
+        sent = build_envelope("a", "b", THREAD, payload)
+        assert open_envelope(sent, LIMITS).canonical == sent
+        (again,) = read_emission(canonical(payload), LIMITS).payloads
+        assert canonical(again) == canonical(payload)
+
+
+@given(MARKUP.filter(lambda text: "<!--" not in text and "<?" not in text))
+@settings(max_examples=300, deadline=None)
+def test_no_text_is_lost_in_repair(text: str) -> None:
+    try:
+        emission = read(text)
+    except Malformed:
+        return
+    kept = emission.prose
+    for payload in emission.payloads:
+        kept += "".join(payload.itertext())
+        kept += "".join(value for element in payload.iter() for value in element.attrib.values())
+    assert kept.count("x") == text.count("x")
+    assert kept.count("&") == len(re.findall("&(?!nbsp;|#65;)", text))
