@@ -37,5 +37,6 @@ def run(options: argparse.Namespace) -> int:
     from agentix.namespace_sdk.dev.workshop import serve
 
     project = Project.read(options.path)
-    asyncio.run(serve(project.source, options.socket, options.isolation))
+    socket = None if options.socket is None else options.socket.absolute()
+    asyncio.run(serve(project.source, socket, options.isolation))
     return 0

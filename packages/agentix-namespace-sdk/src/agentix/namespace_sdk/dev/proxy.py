@@ -108,6 +108,7 @@ class Proxy:
 
     async def __aexit__(self, *exception: object) -> None:
         await self._runner.cleanup()
+        self._socket.unlink(missing_ok=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.path != "/_remote":
