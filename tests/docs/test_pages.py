@@ -18,6 +18,8 @@ MODULES = (
     "agentix.docker",
     "agentix.local",
     "agentix.namespace_sdk",
+    "agentix.oanix",
+    "agentix.oanix.jobs",
     "agentix.runtime",
 )
 SHOWN = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)

@@ -9,7 +9,7 @@ from agentix.oanix.fs.memory import MemFs
 from agentix.oanix.fs.overlay import Change, CowFs
 from agentix.oanix.fs.tar import TarFs
 from agentix.oanix.machine import Machine
-from agentix.oanix.namespace import Namespace, NamespaceBuilder
+from agentix.oanix.namespace import Namespace, NamespaceBuilder, NamespaceSpec
 from agentix.oanix.node import OpenFlags
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.service import FileService
@@ -36,6 +36,7 @@ __all__ = [
     "MemFs",
     "Namespace",
     "NamespaceBuilder",
+    "NamespaceSpec",
     "OanixEnv",
     "OpenFlags",
     "Pipe",
