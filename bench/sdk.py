@@ -1,0 +1,75 @@
+"""SDK: the commands of `agentix-namespace`, each as a whole process, from its start to its end."""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from pathlib import Path
+
+from bench.rounds import take_turns
+from bench.rows import Row, Skipped, at_most, compared
+
+__all__ = ["measure"]
+
+ROUNDS = 9
+LIMIT = 1.0
+"""Seconds that an author may wait for `new`, and for `check` of a source tree."""
+
+KINDS = ("agent", "dataset", "tool")
+NAMESPACE = Path(__file__).resolve().parents[1] / "namespaces" / "mock-dataset"
+
+
+async def measure() -> list[Row | Skipped]:
+    """Measures the making and the checking of namespaces."""
+    with tempfile.TemporaryDirectory(prefix="agentix-bench-") as directory:
+        return [*await _new(Path(directory)), *await _check()]
+
+
+async def _new(directory: Path) -> list[Row]:
+    """Renders each kind, into a new directory each time."""
+    numbers = count()
+
+    def rendering(kind: str) -> Callable[[], Awaitable[float]]:
+        return lambda: _command("new", f"{kind}-{next(numbers)}", "--kind", kind, *into)
+
+    into = ("--into", str(directory))
+    return [await _beside_floor(f"new --kind {kind}", rendering(kind)) for kind in KINDS]
+
+
+async def _check() -> list[Row]:
+    """Checks a namespace with three functions, which the check imports in a second process."""
+
+    async def check() -> float:
+        return await _command("check", str(NAMESPACE))
+
+    return [await _beside_floor("check of a source tree", check)]
+
+
+async def _beside_floor(name: str, run: Callable[[], Awaitable[float]]) -> Row:
+    floors, values = await take_turns(ROUNDS, _bare, run)
+    return compared(
+        f"{name}; floor: a process that imports agentix", "s", values, floors, at_most(LIMIT)
+    )
+
+
+async def _bare() -> float:
+    return await _process(["-c", "import agentix"])
+
+
+async def _command(*arguments: str) -> float:
+    return await _process(["-m", "agentix.namespace_sdk", *arguments])
+
+
+async def _process(arguments: Sequence[str]) -> float:
+    """Gives the seconds of a Python process from its start to its end."""
+    started = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    output, _ = await process.communicate()
+    seconds = time.perf_counter() - started
+    if process.returncode != 0:
+        raise RuntimeError(f"{arguments} failed: {output.decode()}")
+    return seconds
