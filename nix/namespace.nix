@@ -30,24 +30,24 @@ pkgs.runCommand "agentix-namespace-${manifest.name}"
     shell = import ./static-shell.nix { inherit pkgs; };
     inherit packages;
     inherit (python) interpreter;
+    # The layout is the same, whoever builds.
+    layout = ../packages/agentix-core/src/agentix/layout.py;
     compile = import ./compile-python.nix python.interpreter;
   }
   ''
-    mkdir -p $out/python
-    cp -R $modules $out/python/agentix_namespaces
-    cp $manifest $out/manifest.json
-    chmod -R u+w $out
+    mkdir namespace
+    ln -s $modules namespace/agentix_namespaces
+    ln -s $manifest namespace/manifest.json
+    if [ -n "$programs" ]; then
+      ln -s $programs namespace/bin
+    fi
+    $interpreter -I -S -B -X utf8 $layout namespace $out \
+      "/bin/sh=$shell/bin/sh" "/usr/bin/env python3=$interpreter -I"
     $compile $out/python
 
-    if [ -n "$programs$packages" ]; then
-      mkdir $out/bin
+    if [ -n "$packages" ]; then
+      mkdir -p $out/bin
     fi
-    for program in ''${programs:+$programs/*}; do
-      sed -e "1s|^#!/bin/sh|#!$shell/bin/sh|" \
-        -e "1s|^#!/usr/bin/env python3|#!$interpreter -I|" \
-        $program >$out/bin/''${program##*/}
-      chmod 755 $out/bin/''${program##*/}
-    done
     for package in $packages; do
       ln -sf $package/bin/* $out/bin/
     done

@@ -96,7 +96,8 @@ def test_dockerfile_exports_the_closure(written: Workbench, docker_target: Targe
     dockerfile = next(block.text for block in read_blocks(PAGE) if block.title == "Dockerfile")
     command = next(line for line in dockerfile.splitlines() if line.startswith("RUN "))
     root = written.directory.parent
-    (root / "nix").symlink_to(REPOSITORY / "nix")
+    for name in ("nix", "packages"):
+        (root / name).symlink_to(REPOSITORY / name)
     bench = Workbench(root, environment=offline_package_set())
     built = bench.run(command.removeprefix("RUN ").replace("/export ", f"{root}/export ", 1))
     assert built.returncode == 0, built.stderr

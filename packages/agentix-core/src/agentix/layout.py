@@ -4,50 +4,38 @@
     python/agentix_namespaces/<name>/
     bin/                                 where the source has programs
 
-Bundles of a source tree and images that are built without Nix have their entry from here.
+Every builder does it here: bundles of a source tree, builds without Nix, and Nix, which runs this
+file by itself, without its package. So it takes nothing but the standard library.
 """
 
+import json
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from agentix.errors import ManifestError
-from agentix.manifest import NAMESPACE_PARENT, NamespaceManifest, read_manifest
-
-__all__ = ["copy_tree", "find_package", "lay_out_namespace", "shipped"]
+__all__ = ["copy_tree", "lay_out_namespace", "shipped"]
 
 
-def find_package(source: Path) -> tuple[NamespaceManifest, Path]:
-    """Reads the manifest of a source tree and finds the package that it names.
-
-    Raises:
-        ManifestError: The manifest is missing or malformed, or its package is not there.
-    """
-    manifest = read_manifest(source / "manifest.json")
-    package = source.joinpath(*manifest.package.split("."))
-    if not package.is_dir():
-        raise ManifestError(f"{source} has no package {manifest.package}: {package} is not there")
-    return manifest, package
-
-
-def lay_out_namespace(source: Path, entry: Path) -> NamespaceManifest:
+def lay_out_namespace(source: Path, entry: Path, interpreters: Mapping[str, str] = {}) -> None:
     """Fills the entry of a namespace; nothing but the source decides what is in it.
 
     Args:
         source: The directory with `manifest.json`, `agentix_namespaces/<name>/` and, where the
-            namespace has programs, `bin/`.
+            namespace has programs, `bin/`. The manifest is known to be right.
         entry: The directory to make, with those above it.
-
-    Raises:
-        ManifestError: The manifest is missing or malformed, or its package is not there.
+        interpreters: What becomes of the first lines of programs: `/bin/sh` for one, and what
+            takes its place. Others stay as they are.
     """
-    manifest, package = find_package(source)
-    copy_tree(package, entry / "python" / NAMESPACE_PARENT / package.name)
-    shutil.copyfile(source / "manifest.json", entry / "manifest.json")
+    manifest = source / "manifest.json"
+    package = json.loads(manifest.read_bytes())["package"].split(".")
+    copy_tree(source.joinpath(*package), entry.joinpath("python", *package))
+    shutil.copyfile(manifest, entry / "manifest.json")
     (entry / "manifest.json").chmod(0o644)
     if (source / "bin").is_dir():
         copy_tree(source / "bin", entry / "bin")
-    return manifest
+        for program in (entry / "bin").iterdir():
+            _choose_interpreter(program, interpreters)
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -70,3 +58,24 @@ def shipped(directory: Path) -> Iterator[Path]:
         left = path.name.startswith(".") or path.name == "__pycache__" or path.suffix == ".pyc"
         if not left and (path.is_symlink() or path.is_dir() or path.is_file()):
             yield path
+
+
+def _choose_interpreter(program: Path, interpreters: Mapping[str, str]) -> None:
+    if program.is_symlink() or not program.is_file():
+        return
+    line, end, rest = program.read_bytes().partition(b"\n")
+    for old, new in interpreters.items():
+        known = f"#!{old}".encode()
+        if line == known or line.startswith(known + b" "):
+            program.write_bytes(f"#!{new}".encode() + line[len(known) :] + end + rest)
+            return
+
+
+def main() -> None:
+    """Lays out a namespace: SOURCE ENTRY [INTERPRETER=REPLACEMENT ...]."""
+    source, entry, *pairs = sys.argv[1:]
+    lay_out_namespace(Path(source), Path(entry), dict(pair.split("=", 1) for pair in pairs))
+
+
+if __name__ == "__main__":
+    main()

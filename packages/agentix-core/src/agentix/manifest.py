@@ -14,7 +14,13 @@ from pydantic import (
 
 from agentix.errors import ManifestError
 
-__all__ = ["AGENTIX_CLOSURE_ABI", "NAMESPACE_PARENT", "NamespaceManifest", "read_manifest"]
+__all__ = [
+    "AGENTIX_CLOSURE_ABI",
+    "NAMESPACE_PARENT",
+    "NamespaceManifest",
+    "find_package",
+    "read_manifest",
+]
 
 AGENTIX_CLOSURE_ABI = 1
 """The version of the layout that a closure has under `/nix`."""
@@ -54,6 +60,19 @@ class NamespaceManifest(BaseModel):
     """A short description."""
     kind: str | None = Field(default=None)
     """A free tag for tools; the runtime ignores it."""
+
+
+def find_package(source: Path) -> tuple[NamespaceManifest, Path]:
+    """Reads the manifest of a source tree and finds the package that it names.
+
+    Raises:
+        ManifestError: The manifest is missing or malformed, or its package is not there.
+    """
+    manifest = read_manifest(source / "manifest.json")
+    package = source.joinpath(*manifest.package.split("."))
+    if not package.is_dir():
+        raise ManifestError(f"{source} has no package {manifest.package}: {package} is not there")
+    return manifest, package
 
 
 def read_manifest(path: Path) -> NamespaceManifest:

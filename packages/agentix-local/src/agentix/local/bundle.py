@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from agentix.errors import DeploymentError, UsageError
-from agentix.layout import find_package, lay_out_namespace
+from agentix.layout import lay_out_namespace
 from agentix.local.reference import HOST_MARKER
+from agentix.manifest import find_package
 
 __all__ = ["main", "make_namespace_bundle", "make_runtime_bundle"]
 

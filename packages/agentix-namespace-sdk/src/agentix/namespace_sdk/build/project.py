@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentix.errors import ManifestError, UsageError
-from agentix.layout import find_package
-from agentix.manifest import NamespaceManifest
+from agentix.manifest import NamespaceManifest, find_package
 
 __all__ = ["Project"]
 
