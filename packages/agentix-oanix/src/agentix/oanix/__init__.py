@@ -7,6 +7,7 @@ from agentix.oanix.fs.function import Function, FunctionFs
 from agentix.oanix.fs.host import WorkspaceFs
 from agentix.oanix.fs.memory import MemFs
 from agentix.oanix.fs.overlay import Change, CowFs
+from agentix.oanix.fs.quota import Quota
 from agentix.oanix.fs.tar import TarFs
 from agentix.oanix.machine import Machine
 from agentix.oanix.namespace import Namespace, NamespaceBuilder, NamespaceSpec
@@ -41,6 +42,7 @@ __all__ = [
     "OpenFlags",
     "Pipe",
     "PtyFs",
+    "Quota",
     "Reason",
     "RunConfig",
     "RunResult",

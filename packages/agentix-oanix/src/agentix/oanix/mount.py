@@ -12,6 +12,7 @@ from agentix.oanix.errors import (
     NotFoundError,
     ReadOnlyError,
 )
+from agentix.oanix.fs.quota import Quota, QuotaNode
 from agentix.oanix.fs.readonly import ReadOnlyNode
 from agentix.oanix.fs.union import UnionNode
 from agentix.oanix.node import Entry, Kind, Node, Stat
@@ -38,11 +39,15 @@ class Mount:
     """How the mount meets those at the same path before it."""
     source: str = "/"
     """The directory or file of the service that is seen; its root by default."""
+    quota: Quota | None = None
+    """How much the tree may grow through the mount; mounts can share one."""
 
     def attach(self) -> Node:
         """Gives the node that is seen at the path."""
         node = find(self.service.attach(), self.source.strip("/") or ".")
-        return ReadOnlyNode(node) if self.readonly else node
+        if self.readonly:
+            return ReadOnlyNode(node)
+        return node if self.quota is None else QuotaNode(node, self.quota)
 
 
 def split(path: str) -> list[str]:

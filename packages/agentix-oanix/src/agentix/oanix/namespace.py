@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agentix.oanix.catalog import SERVICES
 from agentix.oanix.errors import NamespaceError
 from agentix.oanix.fs.overlay import CowFs
+from agentix.oanix.fs.quota import Quota
 from agentix.oanix.mount import Mode, Mount, MountPoint, split
 from agentix.oanix.node import Node
 from agentix.oanix.service import FileService, Spec
@@ -32,6 +33,19 @@ class MountSpec(BaseModel):
     """How the mount meets those at the same path before it."""
     source: str = "/"
     """The directory or file of the service that is seen."""
+    quota: int | None = Field(default=None, ge=0)
+    """The place of the mount's quota in the specification's list; `None` for no quota."""
+
+
+class QuotaSpec(BaseModel):
+    """A quota as JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_bytes: int | None = Field(default=None, ge=0)
+    """Bytes of content that can be added."""
+    max_files: int | None = Field(default=None, ge=0)
+    """Files that can be added."""
 
 
 class NamespaceSpec(BaseModel):
@@ -43,6 +57,8 @@ class NamespaceSpec(BaseModel):
     """The version of this form."""
     services: list[dict[str, Any]] = []
     """The services, each with its `kind` and its arguments."""
+    quotas: list[QuotaSpec] = []
+    """The quotas; mounts that name the same one share it."""
     mounts: list[MountSpec] = []
     """The mounts, in their order."""
 
@@ -96,7 +112,8 @@ class Namespace(FileService):
         if found is None:
             raise NamespaceError(f"no mount has {source}, so it can not be bound to {target}")
         mount, inside = found
-        return Mount(target, mount.service, readonly or mount.readonly, mode, inside)
+        readonly = readonly or mount.readonly
+        return Mount(target, mount.service, readonly, mode, inside, mount.quota)
 
     def _mount_of(self, path: str) -> tuple[Mount, str] | None:
         names = split(path)
@@ -125,8 +142,14 @@ class Namespace(FileService):
         """
         services = {id(mount.service): mount.service for mount in self.mounts}
         places = {key: place for place, key in enumerate(services)}
+        quotas = {id(mount.quota): mount.quota for mount in self.mounts if mount.quota is not None}
+        quota_places = {key: place for place, key in enumerate(quotas)}
         spec = NamespaceSpec(
             services=[{"kind": s.kind, **s.spec()} for s in services.values()],
+            quotas=[
+                QuotaSpec(max_bytes=quota.max_bytes, max_files=quota.max_files)
+                for quota in quotas.values()
+            ],
             mounts=[
                 MountSpec(
                     path=mount.path,
@@ -134,6 +157,7 @@ class Namespace(FileService):
                     readonly=mount.readonly,
                     mode=mount.mode,
                     source=mount.source,
+                    quota=quota_places.get(id(mount.quota)),
                 )
                 for mount in self.mounts
             ],
@@ -158,7 +182,8 @@ class Namespace(FileService):
         except ValidationError as error:
             raise NamespaceError(f"not a namespace: {error}") from error
         services = [_make_service(service, kinds) for service in parsed.services]
-        return cls(_make_mount(mount, services) for mount in parsed.mounts)
+        quotas = [Quota(**quota.model_dump()) for quota in parsed.quotas]
+        return cls(_make_mount(mount, services, quotas) for mount in parsed.mounts)
 
     @property
     def digest(self) -> str:
@@ -181,6 +206,7 @@ class NamespaceBuilder:
         readonly: bool = False,
         mode: Mode = "replace",
         source: str = "/",
+        quota: Quota | None = None,
     ) -> Self:
         """Adds a service at a path.
 
@@ -190,13 +216,14 @@ class NamespaceBuilder:
             readonly: Nothing can be changed through this mount.
             mode: How it meets what is mounted at the same path already.
             source: The directory or file of the service that is seen.
+            quota: How much programs can add through this mount, and others with the same quota.
 
         Raises:
             NamespaceError: The path or the source is malformed.
         """
         clean = "/" + "/".join(split(path))
         inside = "/" + "/".join(split(source))
-        self._mounts.append(Mount(clean, service, readonly, mode, inside))
+        self._mounts.append(Mount(clean, service, readonly, mode, inside, quota))
         return self
 
     def bind(
@@ -233,7 +260,11 @@ def _make_service(spec: Mapping[str, Any], kinds: Mapping[str, type[FileService]
         raise NamespaceError(f"a service of kind {kind} is malformed: {error!r}") from error
 
 
-def _make_mount(spec: MountSpec, services: list[FileService]) -> Mount:
+def _make_mount(spec: MountSpec, services: list[FileService], quotas: list[Quota]) -> Mount:
     if spec.service >= len(services):
         raise NamespaceError(f"{spec.path} names service {spec.service} of {len(services)}")
-    return Mount(spec.path, services[spec.service], spec.readonly, spec.mode, spec.source)
+    if spec.quota is not None and spec.quota >= len(quotas):
+        raise NamespaceError(f"{spec.path} names quota {spec.quota} of {len(quotas)}")
+    quota = None if spec.quota is None else quotas[spec.quota]
+    service = services[spec.service]
+    return Mount(spec.path, service, spec.readonly, spec.mode, spec.source, quota)
