@@ -1,0 +1,179 @@
+"""The namespace, through the runtime of a real sandbox."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from agentix import (
+    Deployment,
+    DockerDeployment,
+    LocalDeployment,
+    RemoteCallError,
+    RuntimeClient,
+    SandboxConfig,
+)
+from agentix.agentserver.identity import Identity
+from agentix.agentserver.privileged import sign_privileged
+from agentix.local.bundle import make_namespace_bundle, make_runtime_bundle
+from agentix.version import VERSION
+from agentix_namespaces import agentserver
+from tests.agentserver.conftest import FIXTURE
+from tests.agentserver.messages import INVALID, T, add, egress
+from tests.deployments.conftest import Target, docker_target, host_bundles
+
+__all__ = ["docker_target", "host_bundles"]
+
+NAMESPACE = Path(__file__).resolve().parents[2] / "namespaces" / "agentserver"
+ADD = "<calculator.add.addpayload><a>7</a><b>35</b></calculator.add.addpayload>"
+
+
+def organism(**files: str) -> agentserver.OrganismSpec:
+    """The fixture's organism, for the sandbox."""
+    modules = {path.name: path.read_text() for path in FIXTURE.glob("*.py")}
+    yaml = (FIXTURE / "organism.yaml").read_text()
+    return agentserver.OrganismSpec(yaml, {**modules, **files})
+
+
+@pytest.fixture(scope="module")
+def local_bundles() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="agentix-bundles-") as directory:
+        bundles = Path(directory)
+        make_runtime_bundle(bundles / f"agentix/runtime/{VERSION}")
+        make_namespace_bundle(NAMESPACE, bundles / f"agentix/agentserver/{VERSION}")
+        yield bundles
+
+
+@pytest.fixture(params=["local", "docker"])
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[RuntimeClient]:
+    """A client of a sandbox with the namespace."""
+    if request.param == "local":
+        bundles = request.getfixturevalue("local_bundles")
+        deployment: Deployment = LocalDeployment(bundles=bundles)
+        config = SandboxConfig(image="/", namespaces=[agentserver])
+    else:
+        target: Target = request.getfixturevalue("docker_target")
+        deployment = DockerDeployment(pull=False)
+        config = SandboxConfig(image=target.config.image, namespaces=[agentserver])
+    async with (
+        deployment,
+        deployment.session(config) as sandbox,
+        RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client,
+    ):
+        yield client
+
+
+async def take(client: RuntimeClient, count: int, after_seq: int = 0) -> list[agentserver.Event]:
+    """Takes so many events of the thread, and goes."""
+    events: list[agentserver.Event] = []
+    stream = client.remote(agentserver.listen, thread=T, after_seq=after_seq)
+    async with asyncio.timeout(60), aclosing(stream):
+        async for event in stream:
+            events.append(event)
+            if len(events) == count:
+                break
+    return events
+
+
+async def test_a58_organism_runs_in_a_sandbox_and_streams_resume(client: RuntimeClient) -> None:
+    info = await client.remote(agentserver.start, organism())
+    assert info.name == "fixture"
+    assert info.listeners == ["calculator.add", "calculator.secret", "researcher"]
+    assert info.isolation[0] == "isolation: thread"
+    replies = await client.remote(agentserver.call, ADD, thread=T)
+    answer = egress("calculator.add", '<result xmlns="">42</result>', to="agentix").decode()
+    assert replies == [agentserver.Message(T, "calculator.add", "agentix", answer)]
+    events = await take(client, 3)
+    kinds = [event.kind for event in events]
+    assert kinds == ["thread_opened", "message", "message"]
+    assert [event.seq for event in events] == sorted({event.seq for event in events})
+    assert (events[1].sender, events[1].thread) == ("agentix", T)
+    assert events[2].xml == answer
+    # A stream that was cut off after its first event is resumed without a loss.
+    first = await take(client, 1)
+    assert first + await take(client, 2, after_seq=first[-1].seq) == events
+    messages = [each async for each in client.remote(agentserver.history, T)]
+    assert [each.xml for each in messages] == [event.xml for event in events[1:]]
+    receipt = await client.remote(agentserver.post, ADD.replace("7", "8"), thread=T)
+    assert receipt.thread == T
+    (late,) = [
+        event for event in await take(client, 2, after_seq=receipt.seq) if event.to == "agentix"
+    ]
+    assert '<result xmlns="">43</result>' in late.xml
+    found = await client.remote(agentserver.describe, "calculator.add")
+    assert (found.root_tag, found.name) == ("calculator.add.addpayload", "calculator.add")
+    threads = await client.remote(agentserver.threads)
+    assert ["agentix", "calculator.add"] in [each.path for each in threads]
+    await client.remote(agentserver.stop)
+    with pytest.raises(RemoteCallError, match="no organism runs: start one"):
+        await client.remote(agentserver.post, ADD)
+
+
+@pytest.fixture
+async def local(local_bundles: Path) -> AsyncIterator[RuntimeClient]:
+    """A client of a local sandbox."""
+    config = SandboxConfig(image="/", namespaces=[agentserver])
+    async with (
+        LocalDeployment(bundles=local_bundles) as deployment,
+        deployment.session(config) as sandbox,
+        RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client,
+    ):
+        yield client
+
+
+async def test_refusals_are_told_and_leave_nothing(local: RuntimeClient) -> None:
+    broken = agentserver.OrganismSpec("organism: {name: a, colour: red}")
+    with pytest.raises(RemoteCallError, match=r"SpecError: .*organism\.colour: Extra inputs"):
+        await local.remote(agentserver.start, broken)
+    with pytest.raises(RemoteCallError, match="leaves the directory"):
+        await local.remote(agentserver.start, organism(**{"../evil.py": ""}))
+    await local.remote(agentserver.stop)
+    await local.remote(agentserver.start, organism())
+    with pytest.raises(RemoteCallError, match="an organism runs already"):
+        await local.remote(agentserver.start, organism())
+    with pytest.raises(RemoteCallError, match="there is no listener 'nobody'"):
+        await local.remote(agentserver.describe, "nobody")
+    with pytest.raises(RemoteCallError, match="has no out-of-band channel"):
+        await local.remote(agentserver.privileged, "<a/>")
+    (reply,) = await local.remote(agentserver.call, "<no.such.tool/>")
+    assert f"<error>{INVALID}</error>" in reply.xml
+    (reply,) = await local.remote(agentserver.call, add(1, 1) + add(2, 2))
+    assert "<error>Malformed message</error>" in reply.xml
+    found = await local.run("ls /tmp | grep agentserver- | wc -l")
+    assert found.stdout.strip() == "1"
+    await local.remote(agentserver.stop)
+    found = await local.run(
+        "ls /tmp | grep -c agentserver-; ps ax | grep -c '[a]gentserver.gateway'"
+    )
+    assert found.stdout.split() == ["0", "0"]
+
+
+async def test_pump_that_is_killed_is_told_and_started_again(local: RuntimeClient) -> None:
+    spec = organism()
+    spec.directory = Path("/workspace/organism")
+    await local.remote(agentserver.start, spec)
+    await local.remote(agentserver.call, ADD, thread=T)
+    await local.run("kill -9 $(pgrep -f agentserver.gateway.local)")
+    with pytest.raises(RemoteCallError, match="the organism has ended"):
+        await local.remote(agentserver.call, ADD)
+    await local.remote(agentserver.start, spec)
+    messages = [each.sender async for each in local.remote(agentserver.history, T)]
+    assert messages == ["agentix", "calculator.add"]
+
+
+async def test_signed_command_is_carried_out(local: RuntimeClient, tmp_path: Path) -> None:
+    identity = Identity.generate(tmp_path / "key")
+    spec = organism(key=(tmp_path / "key").read_text())
+    spec.yaml = spec.yaml.replace("name: fixture", "name: fixture\n  identity: key")
+    spec.yaml += "oob: {enabled: true, unix_socket: oob.sock}\n"
+    info = await local.remote(agentserver.start, spec)
+    assert info.addresses[0].startswith("oob /")
+    signed = sign_privileged('<unregister-listener name="calculator.secret"/>', identity).decode()
+    assert await local.remote(agentserver.privileged, signed) == ""
+    with pytest.raises(RemoteCallError, match="was used already"):
+        await local.remote(agentserver.privileged, signed)
+    ended = sign_privileged("<shutdown/>", identity).decode()
+    assert await local.remote(agentserver.privileged, ended) == ""
