@@ -17,7 +17,7 @@ from agentix.oanix.errors import (
 from agentix.oanix.node import Handle, Kind, Node, OpenFlags
 from agentix.oanix.walk import Place, entry, find, locate, move
 
-__all__ = ["DirEntry", "File", "FileService", "Metadata", "Spec", "open_place"]
+__all__ = ["DirEntry", "File", "FileService", "Metadata", "Spec", "open_place", "unfinished_path"]
 
 Spec = dict[str, Any]
 """A service as JSON: its `kind` and the arguments that make another one like it."""
@@ -196,6 +196,18 @@ class FileService(ABC):
         """Writes a whole file, made where it is missing."""
         with self.open(path, OpenFlags(False, write=True, create=True, truncate=True)) as file:
             file.write(data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Writes a whole file so that at every moment it has its old content or the new."""
+        unfinished = unfinished_path(path)
+        self.write(unfinished, data)
+        self.rename(unfinished, path)
+
+
+def unfinished_path(path: str) -> str:
+    """Gives the path at which a file is made that then takes the place of another."""
+    parent, _, name = path.rpartition("/")
+    return f"{parent}/.{name}.unfinished"
 
 
 def open_place(place: Place, flags: OpenFlags) -> Handle:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 from agentix.oanix.errors import Code, FsError, NamespaceError, from_os_error
 from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
-from agentix.oanix.service import FileService, Spec
+from agentix.oanix.service import FileService, Spec, unfinished_path
 
 __all__ = ["WorkspaceFs"]
 
@@ -91,6 +91,33 @@ class WorkspaceFs(FileService):
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         """Makes the service that `spec` described."""
         return cls(spec["path"])
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Writes a whole file so that at every moment it has its old content or the new.
+
+        It keeps the old one's permissions, and what a killed one left is written over.
+        """
+        unfinished = unfinished_path(path)
+        with _translated(path):
+            mode = self._mode(path)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            handle = HostHandle(self._root.open_below(unfinished.lstrip("/"), flags, 0o666))
+            try:
+                handle.fill(data, mode)
+            finally:
+                handle.close()
+        self.rename(unfinished, path)
+
+    def _mode(self, path: str) -> int | None:
+        """Gives a file's permissions; `None` where it is missing."""
+        try:
+            number = self._root.open_below(path.lstrip("/"), os.O_PATH)
+        except FileNotFoundError:
+            return None
+        try:
+            return stat.S_IMODE(os.fstat(number).st_mode)
+        finally:
+            os.close(number)
 
 
 @contextmanager
@@ -264,6 +291,15 @@ class HostHandle(Handle):
         """Writes at a position."""
         with _translated(""):
             return os.pwrite(self._number, data, offset)
+
+    def fill(self, data: bytes, mode: int | None) -> None:
+        """Writes all of an empty file's content, lasting, and sets its permissions."""
+        view = memoryview(data)
+        while len(view):
+            view = view[self.write(view, len(data) - len(view)) :]
+        if mode is not None:
+            os.fchmod(self._number, mode)
+        self.sync()
 
     def stat(self) -> Stat:
         """Tells what is known about the open file, whatever its name is by now."""

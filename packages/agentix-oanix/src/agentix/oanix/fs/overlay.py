@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from agentix.oanix.errors import NotFoundError
 from agentix.oanix.fs.memory import MemFs, MemoryDirectory, MemoryFile, MemoryLink, MemoryNode
 from agentix.oanix.node import Handle, Kind, Node, OpenFlags
-from agentix.oanix.service import FileService, Spec
+from agentix.oanix.service import FileService, Spec, unfinished_path
 from agentix.oanix.walk import find, locate
 
 __all__ = ["Change", "CowFs"]
@@ -96,13 +96,18 @@ class CowFs(FileService):
         if node.kind is Kind.DIRECTORY:
             self._base.mkdir(path)
         elif node.kind is Kind.SYMLINK:
-            place = locate(self._base.attach(), path.lstrip("/"), follow=False)
-            place.parent.symlink(place.name, node.readlink())
+            self._link(path, node.readlink())
         else:
-            parent, _, name = path.rpartition("/")
-            unfinished = f"{parent}/.{name}.unfinished"
-            self._base.write(unfinished, _content(node))
-            self._base.rename(unfinished, path)
+            self._base.replace(path, _content(node))
+
+    def _link(self, path: str, target: str) -> None:
+        """Makes a symbolic link, in the place of what is there."""
+        unfinished = unfinished_path(path)
+        place = locate(self._base.attach(), unfinished.lstrip("/"), follow=False)
+        if place.node is not None:
+            place.parent.unlink(place.name)
+        place.parent.symlink(place.name, target)
+        self._base.rename(unfinished, path)
 
 
 class CowFile(MemoryFile):
