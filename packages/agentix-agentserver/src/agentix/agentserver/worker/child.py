@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from agentix.agentserver.errors import RegistrationError
 from agentix.agentserver.worker import entry as entries
-from agentix.agentserver.worker.frame import LENGTH, Outcome, pack, pack_answer, unpack
+from agentix.agentserver.worker.frame import DESCRIPTION, LENGTH, Outcome, pack, pack_answer, unpack
 
 if TYPE_CHECKING:
     from socket import socket
@@ -17,10 +17,6 @@ __all__ = ["serve"]
 
 DETAIL = 16 * 1024
 """How much of a failure's text goes to the log, in bytes."""
-
-
-DESCRIPTION = 1
-"""The id of the call for a description, which is a worker's first and last."""
 
 
 class Calls:
@@ -52,7 +48,7 @@ class Calls:
         return bytes(buffer)
 
     def _receive(self) -> bytes:
-        data = self._channel.recv(65536)
+        data = self._channel.recv(16384)
         if not data:
             os._exit(0)
         return data

@@ -18,6 +18,8 @@ import msgpack  # type: ignore[import-untyped]
 
 __all__ = [
     "ANSWER_HEADER",
+    "DESCRIPTION",
+    "LENGTH",
     "AnswerReader",
     "FrameError",
     "Outcome",
@@ -32,6 +34,9 @@ LENGTH = struct.Struct(">I")
 
 ANSWER_HEADER = struct.Struct(">IQB")
 """The header of an answer: length of the content, call id, outcome."""
+
+DESCRIPTION = 1
+"""The id of the call for a description, which is a worker's first and last."""
 
 INTEGER = 1
 """The msgpack extension type of an integer wider than 64 bits, in two's complement."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from agentix.agentserver.errors import RegistrationError
 from agentix.agentserver.worker.fleet import Fleet
-from agentix.agentserver.worker.frame import Outcome, pack_frame, unpack
+from agentix.agentserver.worker.frame import Outcome, unpack
 from agentix.agentserver.worker.handlers import (
     FAILURES,
     Described,
@@ -106,7 +106,7 @@ class Workers:
         worker.on_end = lambda _: self._wake(1)
         try:
             async with asyncio.timeout(DESCRIBE):
-                outcome, content = await worker.call(b"", 0)
+                outcome, content = await worker.describe()
         except TimeoutError:
             reason = f"its import takes longer than {DESCRIBE:g} s"
             raise RegistrationError(f"{source.name}: {source.handler!r}: {reason}") from None
@@ -183,17 +183,16 @@ class Workers:
             worker = await self._employ(lane, source)
         self._idle.pop(lane.key, None)
         self._busy.add(worker)
-        self._watch()
-        frame = pack_frame((worker.next_call, *call))
-        loop = asyncio.get_running_loop()
+        if self._sweeper is None:
+            self._watch()
         try:
-            return await worker.call(frame, loop.time() + deadline)
+            return await worker.call(*call, deadline)
         except asyncio.CancelledError:
             worker.stop(HandlerFailed(FailureKind.DIED, "its call was given up"))
             raise
         finally:
             self._busy.discard(worker)
-            self._rest(lane, worker, loop.time())
+            self._rest(lane, worker)
 
     async def _employ(self, lane: Lane, source: HandlerSource) -> Worker:
         await self._make_room()
@@ -238,10 +237,10 @@ class Workers:
                 place.set_result(None)
                 count -= 1
 
-    def _rest(self, lane: Lane, worker: Worker, now: float) -> None:
+    def _rest(self, lane: Lane, worker: Worker) -> None:
         """Puts a lane among the idle ones, whose worker may have to make room for another."""
         if worker.usable and lane.worker is worker:
-            lane.since = now
+            lane.since = asyncio.get_running_loop().time()
             self._idle[lane.key] = lane
         if self._waiting:
             self._wake(1)
@@ -260,8 +259,7 @@ class Workers:
             self._lanes.pop(lane.key, None)
 
     def _watch(self) -> None:
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep)
 
     def _sweep(self) -> None:
         """Kills workers that are past their deadline, or idle for too long."""

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
 
-from agentix.agentserver.worker.frame import AnswerReader, FrameError, Outcome
+from agentix.agentserver.worker.frame import (
+    DESCRIPTION,
+    AnswerReader,
+    FrameError,
+    Outcome,
+    pack_frame,
+)
 from agentix.agentserver.worker.handlers import FailureKind, HandlerFailed
 
 __all__ = ["Worker"]
 
-CHUNK = 256 * 1024
-"""How much is read from a worker at a time, in bytes."""
+CHUNK = 16 * 1024
+"""How much is read from a worker at a time, in bytes; room for more would cost more to get."""
 
 OUTCOMES = {int(outcome): outcome for outcome in Outcome}
 
@@ -48,17 +55,9 @@ class Worker:
         self._answer: asyncio.Future[Answer] | None = None
         self._unsent = b""
         self._failure: HandlerFailed | None = None
-        self._loop.add_reader(self._descriptor, self._read)
-
-    @property
-    def usable(self) -> bool:
+        self.usable = True
         """It takes another call."""
-        return self._failure is None
-
-    @property
-    def next_call(self) -> int:
-        """The id that the next call must have."""
-        return self._call + 1
+        self._loop.add_reader(self._descriptor, self._read)
 
     def send(self, frame: bytes) -> None:
         """Sends a frame; what the socket does not take at once is sent as it does."""
@@ -70,17 +69,30 @@ class Worker:
                 self._loop.add_writer(self._descriptor, self._write)
             self._unsent += frame[sent:]
 
-    def call(self, frame: bytes, deadline: float) -> asyncio.Future[Answer]:
-        """Sends the next call, and gives the future of its answer.
+    def call(
+        self, payload_class: int, payload: dict[str, Any], thread_id: str, seconds: float
+    ) -> asyncio.Future[Answer]:
+        """Sends a call, and gives the future of its answer.
 
         Args:
-            frame: The call, with `next_call` as its id.
-            deadline: When the answer has to be there, by the clock of the loop.
+            payload_class: Which class of the listener the payload is of.
+            payload: The payload as plain values.
+            thread_id: The thread, as the handler is told it.
+            seconds: In what time the answer has to be there.
         """
         self._call += 1
-        self.deadline = deadline
+        self.deadline = self._loop.time() + seconds
+        answer = self._expect()
+        self.send(pack_frame((self._call, payload_class, payload, thread_id)))
+        return answer
+
+    def describe(self) -> asyncio.Future[Answer]:
+        """Gives the future of the answer of a worker whose order is to describe."""
+        self._call = DESCRIPTION
+        return self._expect()
+
+    def _expect(self) -> asyncio.Future[Answer]:
         answer = self._answer = self._loop.create_future()
-        self.send(frame)
         if self.gone.done():
             self._fail()
         return answer
@@ -89,6 +101,7 @@ class Worker:
         """Kills the process; the call under way fails with `failure` when it has ended."""
         if self._failure is None:
             self._failure = failure
+            self.usable = False
             self._unwatch()
             self._kill(self.number)
 
@@ -100,6 +113,7 @@ class Worker:
             self._failure = HandlerFailed(FailureKind.DIED, detail)
         elif self._failure.kind is FailureKind.DIED:
             self._failure.detail += f"; {detail}"
+        self.usable = False
         self._unwatch()
         self._channel.close()
         self.gone.set_result(None)
