@@ -15,16 +15,20 @@ __all__ = ["measure"]
 
 ROUNDS = 9
 LIMIT = 1.0
-"""Seconds that an author may wait for `new`, and for `check` of a source tree."""
+"""Seconds that an author may wait for `new`, for `check` of a source tree, for a rebuild."""
+
+BUILD_LIMIT = 5.0
+"""Seconds that an author may wait for a namespace of pure Python, built for the first time."""
 
 KINDS = ("agent", "dataset", "tool")
 NAMESPACE = Path(__file__).resolve().parents[1] / "namespaces" / "mock-dataset"
 
 
 async def measure() -> list[Row | Skipped]:
-    """Measures the making and the checking of namespaces."""
+    """Measures the making, the checking and the building of namespaces."""
     with tempfile.TemporaryDirectory(prefix="agentix-bench-") as directory:
-        return [*await _new(Path(directory)), *await _check()]
+        place = Path(directory)
+        return [*await _new(place), *await _check(), *await _build(place)]
 
 
 async def _new(directory: Path) -> list[Row]:
@@ -47,10 +51,36 @@ async def _check() -> list[Row]:
     return [await _beside_floor("check of a source tree", check)]
 
 
-async def _beside_floor(name: str, run: Callable[[], Awaitable[float]]) -> Row:
+async def _build(directory: Path) -> list[Row]:
+    """Builds an archive and a bundle: with an empty cache each time, and where nothing changed."""
+    numbers = count()
+
+    async def built(output: Path, cache: Path) -> float:
+        return await _command(
+            *("build", str(NAMESPACE), "--builder", "plain"),
+            *("--output", str(output), "--cache", str(cache)),
+        )
+
+    def anew(output: str) -> Callable[[], Awaitable[float]]:
+        return lambda: built(directory / f"{next(numbers)}{output}", directory / f"{next(numbers)}")
+
+    def again(output: str) -> Callable[[], Awaitable[float]]:
+        return lambda: built(directory / f"kept{output}", directory / "cache")
+
+    rows = []
+    for kind, output in (("an image archive", ".tar"), ("a bundle", "")):
+        await again(output)()
+        rows.append(await _beside_floor(f"build of {kind} without Nix", anew(output), BUILD_LIMIT))
+        rows.append(await _beside_floor(f"rebuild of {kind}, unchanged", again(output)))
+    return rows
+
+
+async def _beside_floor(
+    name: str, run: Callable[[], Awaitable[float]], limit: float = LIMIT
+) -> Row:
     floors, values = await take_turns(ROUNDS, _bare, run)
     return compared(
-        f"{name}; floor: a process that imports agentix", "s", values, floors, at_most(LIMIT)
+        f"{name}; floor: a process that imports agentix", "s", values, floors, at_most(limit)
     )
 
 
