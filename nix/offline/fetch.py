@@ -55,11 +55,12 @@ DEBIAN_PACKAGES = (
     "liblzma5",
     "libsqlite3-0",
     "libssl3t64",
+    "libstdc++6",
     "libuuid1",
     "libzstd1",
     "zlib1g",
 )
-"""CPython and the libraries its shipped modules need; nothing else is followed."""
+"""CPython, and the libraries that its modules and the wheels need; no others are followed."""
 
 PYTHON_PACKAGES = ("agentix-core", "agentix-runtime", "agentix-agentserver", "agentix-oanix")
 """Our distributions whose third-party requirements are locked."""

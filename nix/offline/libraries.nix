@@ -13,6 +13,7 @@ let
     listToAttrs
     map
     match
+    removeAttrs
     ;
 
   isLibrary = name: match "libpython.*" name == null && match "lib.*|zlib1g" name != null;
@@ -71,5 +72,8 @@ let
 in
 {
   loader = "${packages.libc6}/lib/ld-linux-x86-64.so.2";
-  searchPath = searchPath (attrValues packages);
+  # What the interpreter and its own modules need, which every runtime ships.
+  searchPath = searchPath (attrValues (removeAttrs packages [ "libstdc++6" ]));
+  # What wheels may need on top of it.
+  wheelSearchPath = searchPath (attrValues packages);
 }

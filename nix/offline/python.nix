@@ -63,7 +63,7 @@ let
     runCommand "python3-environment"
       {
         wheels = map sources.wheel (withRequirements names);
-        inherit (libraries) searchPath;
+        searchPath = libraries.wheelSearchPath;
         compile = compileWith "${interpreter}/bin/python3";
         inherit interpreter sitePackages;
       }
