@@ -91,6 +91,11 @@ class Workplace:
         """Waits until a job has ended."""
         return self.queue.wait(job, DEADLINE)
 
+    def settle(self) -> None:
+        """Waits until all jobs have ended."""
+        for job in self.queue.jobs():
+            self.ended(job.spec.id)
+
     def outcomes(self, job: UUID) -> Sequence[str | None]:
         """Gives the outcomes of a job's attempts."""
         return [attempt.outcome for attempt in self.get(job).attempts]

@@ -11,7 +11,7 @@ import atif
 import pytest
 from pydantic import TypeAdapter
 
-from agentix.oanix import LogsFs, MapFs, Namespace, TaskSpec, WorkspaceFs, profile
+from agentix.oanix import LogsFs, MapFs, Namespace, TaskSpec, Trace, WorkspaceFs, profile
 from agentix.oanix.jobs import (
     AgentTool,
     Cancelled,
@@ -57,18 +57,20 @@ number = 7
 """
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Workplace]:
-    workplace = Workplace(tmp_path)
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    """A queue with a manager that runs all the time, where the tools are installed."""
+    path = tmp_path_factory.mktemp("kinds")
+    workplace = Workplace(path)
     (workplace.programs / "sh.wasm").write_bytes(compile_guest(GUESTS / "shell.c"))
-    yield workplace
+    environment = {"PYTHONPATH": str(install_tools(path / "site"))}
+    with workplace.manager("--max-concurrent", "2", environment=environment):
+        yield workplace
     workplace.queue.close()
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> dict[str, str]:
-    """Installs a distribution with tools, for managers of the environment that it gives."""
-    site = tmp_path / "site"
+def install_tools(site: Path) -> Path:
+    """Installs a distribution with tools, and gives its directory."""
     information = site / "own_tools-1.0.dist-info"
     information.mkdir(parents=True)
     (site / "own_tools.py").write_text(TOOLS)
@@ -76,7 +78,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
     names = ("shout", "fail", "sleep", "stuck", "odd", "number", "missing")
     lines = [f"{name} = own_tools:{name}\n" for name in names]
     (information / "entry_points.txt").write_text("[agentix.oanix.tools]\n" + "".join(lines))
-    return {"PYTHONPATH": str(site)}
+    return site
 
 
 def trajectory_of(work: Workplace, job: Job) -> atif.Trajectory:
@@ -92,7 +94,7 @@ def write_script(work: Workplace, name: str, text: str) -> None:
 def test_a_program_leaves_its_result_and_its_output(work: Workplace) -> None:
     steps = ("print", "out", "complain", "err", "mark", "/w/f", "x", "exit", "7")
     job = work.submit(*steps, tags=["t"], env_vars={"A": "b"})
-    work.run()
+    work.settle()
     ended = work.get(job)
     assert ended.status == Completed(exit_code=7)
     assert work.queue.output(job) == b"out\n"
@@ -111,7 +113,7 @@ def test_a_program_leaves_its_result_and_its_output(work: Workplace) -> None:
 
 def test_a15_a_trap_fails_the_job_with_its_code_and_stack(work: Workplace) -> None:
     job = work.submit("abort")
-    work.run()
+    work.settle()
     ended = work.get(job)
     assert isinstance(ended.status, Failed)
     assert ended.status.error.startswith("trap: error while executing at wasm backtrace:")
@@ -124,13 +126,16 @@ def test_limits_of_a_job_are_those_of_its_program(work: Workplace) -> None:
     flooding = work.submit_kind(flood, output=1 << 20)
     burning = work.submit("loop", fuel=1000)
     kept = Wasi(program="/bin/files.wasm", arguments=("chance",))
-    twice = [work.submit_kind(kept, deterministic=True, seed=4) for _ in range(2)]
-    work.run()
+    twice = [work.submit_kind(kept, deterministic=True, seed=4, record=True) for _ in range(2)]
+    work.settle()
     assert work.get(flooding).status == Failed(error="output: more than 1048576 bytes of output")
     assert isinstance(work.get(burning).status, Failed)
     outputs = {work.queue.output(job) for job in twice}
     assert len(outputs) == 1
     assert outputs != {b""}
+    results = [work.get(job).result for job in twice]
+    digests = {run.trace_digest for result in results if result for run in result.runs}
+    assert digests == {Trace.load(work.queue.file(twice[0], "trace-program")).digest}
 
 
 def test_a_script_runs_by_the_shell_in_bin(work: Workplace) -> None:
@@ -139,10 +144,10 @@ def test_a_script_runs_by_the_shell_in_bin(work: Workplace) -> None:
     named = work.submit_kind(
         Script(script_path="/w/named", arguments=("word",)), env_vars={"NAME": "value"}
     )
-    ending = work.submit_kind(Script(script_path="ending.sh"), working_dir="/w", priority=-1)
+    assert work.ended(named).status == Completed(exit_code=3)
+    ending = work.submit_kind(Script(script_path="ending.sh"), working_dir="/w")
     chosen = work.submit_kind(Script(script_path="/w/ending.sh", interpreter="steps"))
-    work.run("--max-concurrent", "1")
-    assert work.get(named).status == Completed(exit_code=3)
+    work.settle()
     assert work.queue.output(named) == b"word value\n"
     assert work.queue.output(ending) == b"from word\n"
     assert work.queue.output(ending, "stderr") == b"cat: out: not there\n"
@@ -158,7 +163,7 @@ def test_a_script_that_can_not_run_says_what_is_missing(work: Workplace) -> None
     nowhere = Namespace.builder().mount("/w", WorkspaceFs(work.shared)).build()
     jobs = {
         work.submit_kind(Script(script_path="/w/x.rb")): "/w/x.rb needs ruby in /bin,"
-        " which has files.wasm, sh.wasm, steps.wasm",
+        f" which has {', '.join(sorted(os.listdir(work.programs)))}",
         work.submit_kind(Script(script_path="/w/x.rb"), nowhere): "/w/x.rb needs ruby in /bin,"
         " which has nothing",
         work.submit_kind(Script(script_path="/w/bare")): "nothing says what runs /w/bare:"
@@ -170,7 +175,7 @@ def test_a_script_that_can_not_run_says_what_is_missing(work: Workplace) -> None
         work.submit("print", "x", working_dir="/none"): "the working directory /none is no"
         " directory",
     }
-    work.run()
+    work.settle()
     assert {job: work.get(job).status for job in jobs} == {
         job: Failed(error=error) for job, error in jobs.items()
     }
@@ -187,7 +192,7 @@ def test_a_python_script_runs_by_the_python_in_bin(work: Workplace) -> None:
     job = work.submit_kind(
         Script(script_path="/w/do.py", arguments=("word ",)), env_vars={"NAME": "é"}
     )
-    work.run()
+    work.settle()
     assert work.get(job).status == Completed(exit_code=5)
     assert work.queue.output(job) == b"['bin', 'tmp', 'w']\n"
     assert (work.shared / "out").read_text() == "word é"
@@ -206,7 +211,7 @@ def test_tools_of_the_toolbox_work_on_the_namespace(work: Workplace) -> None:
         kind = AgentTool(name=name, args=args)
         jobs.append(work.submit_kind(kind, working_dir="/w", after=jobs[-1:]))
     outside = work.submit_kind(AgentTool(name="read", args=("../../../etc/passwd",)))
-    work.run()
+    work.settle()
     results = [work.get(job).result for job in jobs]
     assert [result and result.value for result in results] == [
         8,
@@ -218,14 +223,12 @@ def test_tools_of_the_toolbox_work_on_the_namespace(work: Workplace) -> None:
     assert failed == Failed(error="the tool read failed: NotFoundError('etc')")
 
 
-def test_an_installed_tool_gives_a_result_and_a_trajectory(
-    work: Workplace, installed: dict[str, str]
-) -> None:
+def test_an_installed_tool_gives_a_result_and_a_trajectory(work: Workplace) -> None:
     logs = Namespace([*work.namespace().mounts, *with_logs()])
     write_script(work, "in", "text")
     kind = AgentTool(name="shout", args=("/w/in",), input={"n": 1})
     job = work.submit_kind(kind, logs, env_vars={"END": "!"})
-    work.run(environment=installed)
+    work.settle()
     ended = work.get(job)
     assert ended.status == Completed(exit_code=0)
     assert ended.result is not None
@@ -246,13 +249,13 @@ def with_logs() -> tuple[Any, ...]:
     return Namespace.builder().mount("/logs", LogsFs()).build().mounts
 
 
-def test_a_tool_that_fails_fails_its_job(work: Workplace, installed: dict[str, str]) -> None:
+def test_a_tool_that_fails_fails_its_job(work: Workplace) -> None:
     failing = work.submit_kind(AgentTool(name="fail"))
     odd = work.submit_kind(AgentTool(name="odd"))
     unknown = work.submit_kind(AgentTool(name="nothing"))
     missing = work.submit_kind(AgentTool(name="missing"))
     number = work.submit_kind(AgentTool(name="number"))
-    work.run("--max-concurrent", "1", environment=installed)
+    work.settle()
     error = "the tool fail failed: LookupError('nothing there')"
     assert work.get(failing).status == Failed(error=error)
     assert b'raise LookupError("nothing there")' in work.queue.output(failing, "stderr")
@@ -265,31 +268,29 @@ def test_a_tool_that_fails_fails_its_job(work: Workplace, installed: dict[str, s
     assert work.get(number).status == Failed(error=error)
 
 
-def test_a_tool_is_told_when_it_is_to_end(work: Workplace, installed: dict[str, str]) -> None:
+def test_a_tool_is_told_when_it_is_to_end(work: Workplace) -> None:
     late = work.submit_kind(AgentTool(name="sleep"), timeout_secs=0.2)
     cancelled = work.submit_kind(AgentTool(name="sleep"))
-    with work.manager("--max-concurrent", "1", environment=installed):
-        assert work.ended(late).status == Failed(error="timeout: the time is over")
-        wait_until(lambda: work.queue.output(cancelled) == b"asleep\n")
-        worker = work.worker_of(cancelled)
-        work.queue.cancel(cancelled)
-        assert work.ended(cancelled).status == Cancelled()
-        assert work.workers() == [worker]
+    assert work.ended(late).status == Failed(error="timeout: the time is over")
+    wait_until(lambda: work.queue.output(cancelled) == b"asleep\n")
+    worker = work.worker_of(cancelled)
+    work.queue.cancel(cancelled)
+    assert work.ended(cancelled).status == Cancelled()
+    assert worker in work.workers()
 
 
-def test_a_tool_that_does_not_end_is_ended_with_its_worker(
-    work: Workplace, installed: dict[str, str]
-) -> None:
+def test_a_tool_that_does_not_end_is_ended_with_its_worker(work: Workplace) -> None:
     late = work.submit_kind(AgentTool(name="stuck"), timeout_secs=0.2)
     cancelled = work.submit_kind(AgentTool(name="stuck"))
     after = work.submit("print", "fine")
-    with work.manager("--max-concurrent", "2", environment=installed):
-        wait_until(lambda: work.queue.output(cancelled) == b"stuck\n")
-        work.queue.cancel(cancelled)
-        assert work.ended(cancelled).status == Cancelled()
-        error = "timeout: the tool did not end within 3.0 s after it"
-        assert work.ended(late).status == Failed(error=error)
-        assert work.ended(after).status == Completed(exit_code=0)
+    wait_until(lambda: work.queue.output(cancelled) == b"stuck\n")
+    worker = work.worker_of(cancelled)
+    work.queue.cancel(cancelled)
+    assert work.ended(cancelled).status == Cancelled()
+    error = "timeout: the tool did not end within 3.0 s after it"
+    assert work.ended(late).status == Failed(error=error)
+    assert work.ended(after).status == Completed(exit_code=0)
+    assert worker not in work.workers()
     assert work.outcomes(cancelled) == ["cancelled"]
 
 
@@ -315,7 +316,7 @@ def task_namespace(work: Workplace) -> Namespace:
 def test_a_task_is_done_by_an_agent_and_judged_by_a_verifier(work: Workplace) -> None:
     agent = ("print", "working", "need", "/task/spec.json", "mark", "/workspace/answer", "42")
     job = work.submit_kind(bench(work, agent), task_namespace(work))
-    work.run()
+    work.settle()
     ended = work.get(job)
     assert ended.status == Completed(exit_code=0)
     assert ended.result is not None
@@ -333,7 +334,7 @@ def test_a_verifier_judges_an_agent_that_failed(work: Workplace) -> None:
     hidden = bench(work, ("need", "/tests/verify.sh", "mark", "/workspace/answer", "seen"))
     late = bench(work, ("mark", "/workspace/answer", "1", "loop"), agent_timeout_secs=0.3)
     jobs = [work.submit_kind(kind, task_namespace(work)) for kind in (hidden, late)]
-    work.run()
+    work.settle()
     ended = [work.get(job) for job in jobs]
     assert [job.status for job in ended] == [Completed(exit_code=0)] * 2
     agents = [job.result.runs[0] for job in ended if job.result is not None]
@@ -348,7 +349,7 @@ def test_a_task_must_be_the_one_of_the_namespace(work: Workplace) -> None:
         work.submit_kind(other, task_namespace(work)),
         work.submit_kind(other),
     ]
-    work.run()
+    work.settle()
     assert [work.get(job).status for job in jobs] == [
         Failed(error="the job is about task t2, and at /task is task t1"),
         Failed(error="the job is about task t2, and at /task is nothing"),
@@ -357,16 +358,15 @@ def test_a_task_must_be_the_one_of_the_namespace(work: Workplace) -> None:
 
 def test_logs_are_followed_while_the_job_runs(work: Workplace) -> None:
     job = work.submit("print", "one", "await", "/w/go", "complain", "two", "await", "/w/end")
-    with work.manager():
-        chunks = work.queue.logs(job)
-        first = next(chunks)
-        assert (first.stream, first.offset, first.data) == ("stdout", 0, b"one\n")
-        assert work.get(job).status == Running()
-        work.let_go()
-        second = next(chunks)
-        assert (second.stream, second.offset, second.data) == ("stderr", 0, b"two\n")
-        work.let_go("end")
-        assert list(chunks) == []
+    chunks = work.queue.logs(job)
+    first = next(chunks)
+    assert (first.stream, first.offset, first.data) == ("stdout", 0, b"one\n")
+    assert work.get(job).status == Running()
+    work.let_go()
+    second = next(chunks)
+    assert (second.stream, second.offset, second.data) == ("stderr", 0, b"two\n")
+    work.let_go("end")
+    assert list(chunks) == []
     again = [
         (chunk.stream, chunk.offset, chunk.data) for chunk in work.queue.logs(job, offsets=(2, 4))
     ]
@@ -380,7 +380,7 @@ def test_what_a_program_writes_to_its_logs_is_kept_with_the_job(work: Workplace)
     job = work.submit_kind(kind, namespace)
     own = Wasi(program="/bin/files.wasm", arguments=("put", "/logs/atif/own.json", "{}"))
     free = work.submit_kind(own, namespace)
-    work.run()
+    work.settle()
     events = work.queue.file(job, "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["message"] for line in events] == ["seen"]
     assert work.queue.file(free, "atif/own.json").read_bytes() == b"{}"

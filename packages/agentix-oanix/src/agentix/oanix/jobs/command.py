@@ -83,6 +83,7 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--after", type=_job_number, action="append", default=[], metavar="JOB")
     parser.add_argument("--tag", action="append", default=[], metavar="WORD")
     parser.add_argument("--workdir", default="/", metavar="PATH", help="in the namespace")
+    parser.add_argument("--record", action="store_true", help="keep the traces of host calls")
     parser.add_argument("--no-start", action="store_true", help="start no manager")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--script", action="store_true", help="run a script of the namespace")
@@ -132,6 +133,7 @@ def _make_spec(options: argparse.Namespace, queue: JobQueue) -> JobSpec:
         fuel=options.fuel,
         memory=options.memory,
         deterministic=options.deterministic,
+        record=options.record,
     )
 
 

@@ -202,10 +202,13 @@ class Execution:
             deterministic=spec.deterministic,
             seed=spec.seed,
             cancellation=self.stop,
+            record=spec.record,
         )
         result = self._machine.run(_read_program(namespace, program), namespace, config)
         self._logs.record(result)
         self._trajectory.run(arguments, result)
+        if result.trace is not None:
+            result.trace.save(self._directory / f"trace-{name}")
         error = "" if result.reason is Reason.EXIT else f"{result.reason}: {result.message}"
         return StepEnd(result.exit_code, error, RunSummary.of(name, result))
 

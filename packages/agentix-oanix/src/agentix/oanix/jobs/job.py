@@ -156,6 +156,8 @@ class JobSpec(Frozen):
     """Programs run with a virtual clock and seeded random bytes."""
     seed: int = 0
     """What the random bytes of a deterministic run come from."""
+    record: bool = False
+    """The traces of the programs' host calls are kept with the logs, as `trace-NAME`."""
 
 
 class Pending(Frozen):
@@ -228,6 +230,8 @@ class RunSummary(Frozen):
     """Seconds from start to end."""
     files_written: tuple[str, ...] = ()
     """Paths that were made or changed."""
+    trace_digest: str = ""
+    """The SHA-256 of the trace, where the run was recorded."""
 
     @classmethod
     def of(cls, name: str, result: RunResult) -> "RunSummary":

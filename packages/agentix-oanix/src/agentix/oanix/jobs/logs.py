@@ -135,7 +135,8 @@ def follow_logs(
 
 def save_logs(logs: LogsFs, directory: Path) -> None:
     """Writes the trajectories, events and metrics of an attempt where the job's logs are."""
-    (directory / "events.jsonl").write_bytes(bytes(logs.events.data))
+    if logs.events.data:
+        (directory / "events.jsonl").write_bytes(bytes(logs.events.data))
     (directory / "metrics.json").write_bytes(logs.read("/metrics.json"))
     _save_tree(logs.trajectories, "/", directory / "atif")
 
