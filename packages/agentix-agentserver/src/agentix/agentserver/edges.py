@@ -8,7 +8,8 @@ from agentix.agentserver.gateway.remote import RemoteOrganism
 from agentix.agentserver.identity import Identity, IdentityError
 from agentix.agentserver.llm.endpoint import Endpoint, read_key
 from agentix.agentserver.llm.peer import ModelPeer
-from agentix.agentserver.spec import GatewaySpec
+from agentix.agentserver.namespaces import Functions
+from agentix.agentserver.spec import GatewaySpec, OrganismSpec
 from agentix.agentserver.xml.limits import Limits
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ async def open_edges(organism: "Organism") -> AsyncIterator[None]:
         LLMError: The key of a model is not where the file says.
         IdentityError: A key is missing or open to others.
         GatewayError: The certificates that should vouch for another organism can not be read.
+        FunctionFailedError: The runtime can not be asked about its functions.
+        RegistrationError: A function is not there, or has no XML form.
     """
     async with AsyncExitStack() as resources:
         for spec in organism.spec.llm:
@@ -35,7 +38,20 @@ async def open_edges(organism: "Organism") -> AsyncIterator[None]:
             if gateway.remote_url is not None:
                 remote = await resources.enter_async_context(remote_organism(organism, gateway))
                 organism.add_gateway(gateway, remote.listener())
+        functions = sorted(_functions(organism.spec))
+        if functions:
+            most = organism.spec.limits.message_bytes
+            runtime = Functions(organism.spec.runtime, organism.directory, most)
+            await resources.enter_async_context(runtime)
+            for listener in await runtime.listeners(functions):
+                organism.add_trusted(listener)
         yield
+
+
+def _functions(spec: OrganismSpec) -> set[str]:
+    """Gives the functions of namespaces that are anybody's peers."""
+    peers = {peer for listener in spec.listeners for peer in listener.peers}
+    return {peer.removeprefix("ns:") for peer in peers if peer.startswith("ns:")}
 
 
 def remote_organism(organism: "Organism", gateway: GatewaySpec) -> RemoteOrganism:

@@ -32,6 +32,7 @@ __all__ = [
     "OobSpec",
     "OrganismSection",
     "OrganismSpec",
+    "RuntimeSpec",
     "SpecError",
     "TlsSpec",
     "load_spec",
@@ -63,6 +64,13 @@ def _peer(value: str) -> str:
             raise ValueError(f"{value!r} is no function: write ns:package.function")
         return value
     return _name(value)
+
+
+def _function(value: str) -> str:
+    """Refuses what is no function of a namespace."""
+    if not DOTTED_PATH.fullmatch(value) or value.count(".") != 1:
+        raise ValueError(f"{value!r} is no function of a namespace: write package.function")
+    return value
 
 
 def _import_path(value: str) -> str:
@@ -107,6 +115,7 @@ def _several(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+FunctionName = Annotated[str, AfterValidator(_function)]
 Name = Annotated[str, AfterValidator(_name)]
 Peer = Annotated[str, AfterValidator(_peer)]
 ImportPath = Annotated[str, AfterValidator(_import_path)]
@@ -290,6 +299,21 @@ class LlmSpec(_Section):
     """Bytes of the longest answer that is taken."""
 
 
+class RuntimeSpec(_Section):
+    """An Agentix runtime, whose functions listeners may name as `ns:package.function`."""
+
+    url: str | None = None
+    """Where it is, `http://host:port` or `unix:path`; the one that started the pump by default."""
+    token_file: InsidePath | None = None
+    """The file that holds its token."""
+    token_variable: str | None = None
+    """The environment variable that holds its token."""
+    allow: tuple[FunctionName, ...] = ()
+    """The functions that may be peers at all, such as `mock_agent.run`."""
+    timeout_seconds: float = Field(default=60.0, gt=0)
+    """Seconds that a call may take."""
+
+
 class OrganismSpec(_Section):
     """The whole of `organism.yaml`."""
 
@@ -317,6 +341,8 @@ class OrganismSpec(_Section):
     """The out-of-band channel."""
     llm: tuple[LlmSpec, ...] = ()
     """The endpoints of models."""
+    runtime: RuntimeSpec = RuntimeSpec()
+    """Where functions of namespaces are called."""
     listeners: tuple[ListenerSpec, ...] = ()
     """The listeners, in the order of their registration."""
     gateways: tuple[GatewaySpec, ...] = ()
@@ -346,6 +372,9 @@ class OrganismSpec(_Section):
         named = {peer for peer in listener.peers if not peer.startswith("ns:")}
         if unknown := sorted(named - known):
             raise ValueError(f"{listener.name}: no such peer: {', '.join(unknown)}")
+        functions = {peer.removeprefix("ns:") for peer in listener.peers if peer.startswith("ns:")}
+        if closed := sorted(functions - {*self.runtime.allow}):
+            raise ValueError(f"{listener.name}: not in runtime.allow: {', '.join(closed)}")
 
     def _check_packages(self, listener: ListenerSpec) -> None:
         allowed = (*self.packages, OWN_PACKAGE)

@@ -1,0 +1,247 @@
+"""Functions of namespaces as tools: each is a listener, called by `POST /_remote` of a runtime."""
+
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from lxml import etree
+
+from agentix.agentserver.errors import AgentServerError, PayloadError, RegistrationError
+from agentix.agentserver.json_types import Schemas, from_json, to_json
+from agentix.agentserver.payload.codec import PayloadCodec
+from agentix.agentserver.payload.kinds import RecordType
+from agentix.agentserver.spec import RuntimeSpec
+from agentix.agentserver.trusted import Request, TrustedListener
+
+__all__ = ["FunctionFailedError", "Functions"]
+
+logger = logging.getLogger(__name__)
+
+PARENT = "agentix_namespaces."
+LINE = 64 << 20
+
+
+class FunctionFailedError(AgentServerError):
+    """A function failed, or the runtime did; the message is for the log."""
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function that can be called."""
+
+    package: str
+    method: str
+    description: str
+    streams: bool
+    positional: tuple[str, ...]
+    """The parameters that can not be given by name."""
+    arguments: RecordType
+    result: PayloadCodec
+    bare: bool
+    """Whether the result is a value of its own, which `<value>` holds."""
+
+
+class Functions:
+    """The functions of a runtime; an asynchronous context manager.
+
+    Args:
+        spec: Where the runtime is.
+        directory: What relative paths in `spec` are relative to.
+        most: Bytes of the longest result.
+    """
+
+    def __init__(self, spec: RuntimeSpec, directory: Path, most: int) -> None:
+        self._spec = spec
+        self._most = most
+        self._headers = {}
+        if token := _token(spec, directory):
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._session: aiohttp.ClientSession | None = None
+        self._base = ""
+
+    async def __aenter__(self) -> Self:
+        url = self._spec.url or _own_runtime(os.environ)
+        unix = url.startswith("unix:")
+        self._base = "http://runtime" if unix else url.rstrip("/")
+        path = "/" + url.removeprefix("unix:").lstrip("/")
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(path) if unix else aiohttp.TCPConnector(),
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=self._spec.timeout_seconds),
+            read_bufsize=LINE,
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def listeners(self, names: Iterable[str]) -> list[TrustedListener]:
+        """Makes a listener of each function, from what the runtime says of it.
+
+        Args:
+            names: The functions, such as `mock_agent.run`.
+
+        Raises:
+            FunctionFailedError: The runtime can not be asked.
+            RegistrationError: It has no such function, or the function has no XML form.
+        """
+        described = await self._describe()
+        return [self._listener(name, self._function(name, described)) for name in names]
+
+    def _listener(self, name: str, function: _Function) -> TrustedListener:
+        async def handle(request: Request) -> bytes:
+            return await self._call(function, request.payload)
+
+        return TrustedListener(
+            name=f"ns.{name}",
+            description=function.description,
+            handle=handle,
+            payload=function.arguments,
+            handler_seconds=self._spec.timeout_seconds + 1.0,
+        )
+
+    async def _describe(self) -> Mapping[str, Any]:
+        """Gives the description of each package that the runtime has."""
+        assert self._session is not None, "the functions are not open"
+        try:
+            async with self._session.get(f"{self._base}/namespaces?schemas=1") as response:
+                if response.status != 200:
+                    raise FunctionFailedError(f"the runtime answers with status {response.status}")
+                found = await response.json()
+                return {each["manifest"]["package"]: each for each in found["namespaces"]}
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise FunctionFailedError(f"no runtime answers: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise FunctionFailedError("the runtime describes its namespaces wrongly") from error
+
+    def _function(self, name: str, described: Mapping[str, Any]) -> _Function:
+        package, _, method = name.rpartition(".")
+        entry = described.get(PARENT + package)
+        if entry is None:
+            raise RegistrationError(f"ns:{name}: the runtime has no namespace {package}")
+        if entry.get("schemas") is None:
+            raise RegistrationError(f"ns:{name}: {package} can not be used: {entry.get('error')}")
+        functions = {each["name"]: each for each in entry["schemas"]["functions"]}
+        if method not in functions:
+            raise RegistrationError(
+                f"ns:{name}: there are {', '.join(functions) or 'no functions'}"
+            )
+        found = functions[method]
+        schemas = Schemas(entry["schemas"].get("$defs", {}))
+        arguments = schemas.record(f"{_title(method)}Args", found["parameters"])
+        result, bare = schemas.result(found["result"])
+        return _Function(
+            package=PARENT + package,
+            method=method,
+            description=found.get("description") or f"The function {method} of {package}.",
+            streams=bool(found["streams"]),
+            positional=tuple(
+                each["name"] for each in found["parameters"] if each["kind"] == "positional_only"
+            ),
+            arguments=arguments,
+            result=PayloadCodec("item" if found["streams"] else "result", result),
+            bare=bare,
+        )
+
+    async def _call(self, function: _Function, payload: dict[str, Any]) -> bytes:
+        """Calls a function and writes its result, or each of its items.
+
+        Raises:
+            FunctionFailedError: It failed, or its result is too long.
+            PayloadError: Its result is not of its declared type.
+        """
+        given = to_json(function.arguments, payload)
+        positional = [given.pop(name) for name in function.positional if name in given]
+        body = {
+            "package": function.package,
+            "method": function.method,
+            "args": positional,
+            "kwargs": given,
+        }
+        parts: list[bytes] = []
+        size = 0
+        async for value in self._values(function, body):
+            parts.append(_written(function, value))
+            size += len(parts[-1])
+            if size > self._most:
+                raise FunctionFailedError(f"{function.method} gave more than {self._most} bytes")
+        return b"".join([*parts, b"<end/>"] if function.streams else parts)
+
+    async def _values(self, function: _Function, body: Mapping[str, Any]) -> AsyncIterator[Any]:
+        assert self._session is not None, "the functions are not open"
+        try:
+            async with self._session.post(f"{self._base}/_remote", json=body) as response:
+                if response.status != 200:
+                    raise FunctionFailedError(f"the runtime answers with status {response.status}")
+                if response.content_type != "application/x-ndjson":
+                    yield _value(function, await response.json())
+                    return
+                async for line in response.content:
+                    match json.loads(line):
+                        case {"item": item}:
+                            yield item
+                        case {"end": True}:
+                            return
+                        case answer:
+                            _value(function, answer)
+                raise FunctionFailedError(f"the stream of {function.method} broke off")
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise FunctionFailedError(f"{function.method} gave no answer: {error}") from error
+
+
+def _value(function: _Function, answer: Any) -> Any:
+    """Takes the value out of an answer; what failed, and where, is for the log alone."""
+    match answer:
+        case {"ok": True, "value": value}:
+            return value
+        case {"error": {"type": kind, "message": message, **more}}:
+            logger.warning("%s failed: %s: %s\n%s", function.method, kind, message, more)
+            raise FunctionFailedError(f"{function.method} raised {kind}: {message}")
+    raise FunctionFailedError(f"the runtime answers {function.method} with {str(answer)[:80]}")
+
+
+def _written(function: _Function, value: Any) -> bytes:
+    """Writes a value as `<result>` or `<item>`."""
+    named = {"value": value} if function.bare else value if value is not None else {}
+    plain = from_json(function.result.record, named)
+    try:
+        return etree.tostring(function.result.encode(plain), encoding="utf-8")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PayloadError(f"{function.method} gave a value of another type: {error}") from error
+
+
+def _title(method: str) -> str:
+    """Gives `RunArgs` its first half: the function's name as a class would have it."""
+    return "".join(part[:1].upper() + part[1:] for part in method.split("_"))
+
+
+def _token(spec: RuntimeSpec, directory: Path) -> str | None:
+    if spec.token_file is not None:
+        try:
+            return (directory / spec.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise FunctionFailedError(f"no token can be read from {spec.token_file}") from error
+    if spec.token_variable is not None:
+        return os.environ.get(spec.token_variable)
+    return None
+
+
+def _own_runtime(environ: Mapping[str, str]) -> str:
+    """Finds the runtime that started this process, which passes its own settings on."""
+    if unix := environ.get("AGENTIX_BIND_UNIX"):
+        return f"unix:{unix}"
+    host = environ.get("AGENTIX_BIND_HOST", "127.0.0.1")
+    return f"http://{host}:{environ.get('AGENTIX_BIND_PORT', '8000')}"
