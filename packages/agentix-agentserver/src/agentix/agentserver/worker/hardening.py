@@ -50,8 +50,13 @@ class Birth:
 
 def reach(plan: Plan) -> Reach:
     """Works out once what all workers may read."""
-    hidden = tuple(os.path.realpath(path) for path in plan["hidden"])
-    return Reach(tuple(readable_paths(plan)), hidden)
+    paths = tuple(readable_paths(plan))
+    hidden = (os.path.realpath(path) for path in plan["hidden"])
+    return Reach(paths, tuple(path for path in hidden if _is_below(path, paths)))
+
+
+def _is_below(path: str, parents: tuple[str, ...]) -> bool:
+    return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
 
 
 def keep_only(channel: int, output: int) -> None:

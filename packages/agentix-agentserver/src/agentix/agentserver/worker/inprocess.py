@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import Any, Self
+import types
+from collections.abc import Coroutine, Generator
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from agentix.agentserver.errors import RegistrationError
 from agentix.agentserver.worker import entry as entries
@@ -21,6 +24,8 @@ from agentix.agentserver.worker.report import HardeningReport, Measure
 from agentix.agentserver.worker.settings import Isolation, WorkerSettings
 
 __all__ = ["InProcess"]
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
 
@@ -137,12 +142,22 @@ async def _run(
     payload: dict[str, Any],
     deadline: float,
 ) -> tuple[Outcome, bytes]:
+    call = entries.attempt(entry, thread_id, payload_class, payload)
+    try:
+        waited = call.send(None)
+    except StopIteration as ended:  # most handlers never wait, and need no timer
+        outcome: tuple[Outcome, bytes] = ended.value
+        return outcome
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a handler may raise anything
+        return entries.raised()
     task = asyncio.current_task()
     assert task is not None
     cancellations = task.cancelling()
     try:
         async with asyncio.timeout(deadline) as scope:
-            return await entries.attempt(entry, thread_id, payload_class, payload)
+            return await _rest(call, waited)
     except KeyboardInterrupt:
         raise
     except BaseException:  # a handler may raise anything, except for the end of our own task
@@ -152,3 +167,20 @@ async def _run(
         if task.cancelling() > cancellations:
             raise
         return entries.raised()
+
+
+@types.coroutine
+def _rest(call: Coroutine[Any, Any, _T], waited: Any) -> Generator[Any, Any, _T]:
+    """Goes on with a coroutine that has begun, from what it waits for."""
+    while True:
+        try:
+            sent = yield waited
+        except BaseException as error:
+            resume = partial(call.throw, error)
+        else:
+            resume = partial(call.send, sent)
+        try:
+            waited = resume()
+        except StopIteration as ended:
+            result: _T = ended.value
+            return result

@@ -183,9 +183,15 @@ class Zygote:
                 ended = True
                 del self._pids[number]
                 self._clean(number)
-                self._control.send(STATE.pack(ENDED, number, status))
+                self._tell(ENDED, number, status)
         if ended and not self._held.process_namespaces:
             self._kill_strays()
+
+    def _tell(self, what: int, number: int, status: int) -> None:
+        try:
+            self._control.send(STATE.pack(what, number, status))
+        except OSError:
+            self._end()  # the pump has left
 
     def _clean(self, number: int) -> None:
         """Removes what a worker had."""
@@ -229,7 +235,7 @@ class Zygote:
         self._numbers[pid] = number
         os.close(channel)
         os.close(output)
-        self._control.send(STATE.pack(BORN, number, pid))
+        self._tell(BORN, number, pid)
 
     def _birth(self, number: int) -> Birth:
         user = 0
