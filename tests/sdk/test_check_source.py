@@ -3,6 +3,7 @@
 import json
 import os
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from agentix.namespace_sdk.command import main
 from tests.sdk.conftest import KINDS, Command
 from tests.sdk.namespaces import IMPLS, PACKAGE, REGISTER, STUBS, write_namespace
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+NAMESPACES = Path(__file__).resolve().parents[2] / "namespaces"
 
 
 def check_source(path: Path, time_limit: float = 30.0) -> list[Finding]:
@@ -30,9 +31,9 @@ def test_untouched_template_passes(rendered: Path, kind: str) -> None:
     assert check_source(rendered / f"my-{kind}") == []
 
 
-@pytest.mark.parametrize("name", ["mock-agent", "mock-dataset"])
+@pytest.mark.parametrize("name", sorted(path.name for path in NAMESPACES.iterdir()))
 def test_namespaces_of_the_repository_pass(name: str) -> None:
-    assert check_source(REPOSITORY / "namespaces" / name) == []
+    assert check_source(NAMESPACES / name) == []
 
 
 def test_several_mistakes_are_all_told(tmp_path: Path) -> None:
@@ -174,6 +175,19 @@ def test_imports_that_the_runtime_can_do_are_no_finding(tmp_path: Path, text: st
 )
 def test_imports_of_other_distributions_are_found(tmp_path: Path, text: str) -> None:
     assert codes(check_source(write_namespace(tmp_path, impls=text + IMPLS))) == ["AGX403"]
+
+
+@pytest.mark.parametrize("wheel", ["attrs==1.0", "wheels/some_wheel-1.0-py3-none-any.whl"])
+def test_imports_of_wheels_that_the_namespace_brings_are_no_finding(
+    tmp_path: Path, wheel: str
+) -> None:
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels" / "some_wheel-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("attr/__init__.py", "")
+    write_namespace(tmp_path, impls="import attr\n" + IMPLS)
+    assert codes(check_source(tmp_path)) == ["AGX403"]
+    (tmp_path / "pyproject.toml").write_text(f"[tool.agentix-namespace]\nwheels = ['{wheel}']\n")
+    assert check_source(tmp_path) == []
 
 
 def test_json_tells_all_of_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

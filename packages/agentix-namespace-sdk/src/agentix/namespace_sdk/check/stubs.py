@@ -60,19 +60,20 @@ def check_imports(tree: Tree, manifest: NamespaceManifest) -> Iterator[Finding]:
     """Checks that no module needs what the runtime does not bring, wherever it imports it."""
     for module in tree.modules(manifest.package):
         for name, line in _imports(module):
-            if not _brought(name, manifest.package):
+            if not _is_brought(name, manifest.package, tree.brought):
                 reason = f"{name!r} is neither of the standard library, nor pydantic, nor agentix"
                 yield tree.finding("AGX403", module.path, reason, line)
 
 
-def _brought(name: str, package: str) -> bool:
+def _is_brought(name: str, package: str, more: Collection[str]) -> bool:
     match name.split("."):
         case ["agentix", part, *_]:
             return part not in OTHER_DISTRIBUTIONS
         case [top, *_] if top == NAMESPACE_PARENT:
             return f"{name}.".startswith(f"{package}.") or name == NAMESPACE_PARENT
         case [top, *_]:
-            return top == "agentix" or top in BROUGHT_BY_PYDANTIC | sys.stdlib_module_names
+            known = BROUGHT_BY_PYDANTIC | sys.stdlib_module_names
+            return top == "agentix" or top in known or top in more
     raise AssertionError(name)
 
 

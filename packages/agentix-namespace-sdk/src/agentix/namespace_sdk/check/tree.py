@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from agentix.namespace_sdk.check.brought import modules_of_entry, modules_of_wheels
 from agentix.namespace_sdk.check.finding import Finding
 
 __all__ = ["Module", "Tree"]
@@ -30,22 +31,25 @@ class Tree:
         python: The directory that holds `agentix_namespaces`.
         root: What paths are shown relative to.
         shown_root: How the root itself is shown.
+        brought: The modules that impls may import beside what the runtime has.
     """
 
     manifest: Path
     python: Path
     root: Path
     shown_root: str
+    brought: frozenset[str]
 
     @classmethod
     def of_source(cls, path: Path) -> "Tree":
         """Finds the parts of a source tree."""
-        return cls(path / "manifest.json", path, path, str(path))
+        return cls(path / "manifest.json", path, path, str(path), modules_of_wheels(path))
 
     @classmethod
     def of_entry(cls, entry: Path, shown: str) -> "Tree":
         """Finds the parts of the entry of a closure."""
-        return cls(entry / "manifest.json", entry / "python", entry, shown)
+        python = entry / "python"
+        return cls(entry / "manifest.json", python, entry, shown, modules_of_entry(python))
 
     def show(self, path: Path | str) -> str:
         """Gives a path as the user knows it."""

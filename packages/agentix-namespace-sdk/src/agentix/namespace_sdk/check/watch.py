@@ -74,7 +74,12 @@ class State:
     def changes(self, module: ModuleType) -> list[str]:
         """Tells what is not as it was."""
         now = State.of(module)
-        changed = [name for name in now.names if now.names[name] != self.names.get(name)]
+        changed = [
+            name
+            for name in now.names
+            # The interpreter has globals of its own there, such as __warningregistry__.
+            if not name.startswith("__") and now.names[name] != self.names.get(name)
+        ]
         told = [f"changes the global {name!r}" for name in changed]
         if now.environment != self.environment:
             told.append("changes the environment")
