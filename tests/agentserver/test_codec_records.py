@@ -237,7 +237,7 @@ def test_a_prompt_names_the_types_of_all_fields() -> None:
         "- old(int) (optional)",
         "- either(str) (optional)",
         "- noted(int) - a note (optional, default 7)",
-        f"- counted(int) (optional, default '{2**70}')",
+        f"- counted(int) (optional, default {2**70})",
     ]
 
 
@@ -281,7 +281,6 @@ def instances() -> Iterator[tuple[object, str]]:
     yield AddPayload(True, 2), "AddPayload.a takes int, not bool"
     yield AddPayload(1, None), "AddPayload.b takes int, not NoneType"  # type: ignore[arg-type]
     yield AddPayload(1.0, 2), "AddPayload.a takes int, not float"  # type: ignore[arg-type]
-    yield AddPayload(10**5_000, 2), "an integer is too large"
     yield Words(b"x", "", ""), "Words.comment takes str, not bytes"  # type: ignore[arg-type]
     yield Shape("x", [1]), r"Shape.corners\[\] takes Point, not int"  # type: ignore[list-item]
     yield Shape("x", (), "red"), "Shape.corners takes list, not tuple"  # type: ignore[arg-type]

@@ -237,6 +237,13 @@ def test_values_without_an_xml_form_are_refused(annotation: Any, value: Any) -> 
         codec.encode(to_plain(made(value)))
 
 
+def test_an_integer_of_5000_digits_is_not_written() -> None:
+    made: Any = made_class(int)
+    codec = PayloadCodec(ROOT, describe_record(made))
+    with pytest.raises(PayloadError, match="a int has no form in XML"):
+        codec.encode(to_plain(made(10**5_000)))
+
+
 XML_TEXT = st.text(
     st.characters(
         exclude_categories=["Cs"],

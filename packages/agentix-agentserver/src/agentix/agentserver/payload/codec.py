@@ -26,13 +26,23 @@ class PayloadCodec:
         RegistrationError: No schema can be made.
     """
 
-    __slots__ = ("_decode", "_encode", "_schema", "namespace", "record", "root", "xsd")
+    __slots__ = (
+        "_decode",
+        "_encode",
+        "_qualified",
+        "_schema",
+        "namespace",
+        "record",
+        "root",
+        "xsd",
+    )
 
     def __init__(self, root: str, record: RecordType) -> None:
         self.root = root
         self.record = record
         self.namespace = listener_namespace(root.rpartition(".")[0])
         """The listener's own XML namespace, whose elements are taken for unqualified ones."""
+        self._qualified = f"{{{self.namespace}}}{root}"
         self.xsd = schema(root, record)
         """The schema: canonical bytes, the same for the same record."""
         self._schema = compile_schema(self.xsd)
@@ -45,7 +55,7 @@ class PayloadCodec:
         Where the root is in the listener's own namespace, it and what is below it are taken out
         of that namespace first, in the tree itself.
         """
-        if element.tag == f"{{{self.namespace}}}{self.root}":
+        if element.tag == self._qualified:
             unqualify(element, self.namespace)
         try:
             return self._schema.validate(element)

@@ -22,9 +22,6 @@ __all__ = ["constructor", "to_plain"]
 
 Convert: TypeAlias = Callable[[Any], Any]
 
-SMALLEST, LARGEST = -(2**63), 2**64 - 1
-"""The integers that MessagePack has; others travel as text."""
-
 
 @lru_cache(maxsize=4096)
 def constructor(cls: type) -> Callable[[Plain], Any]:
@@ -55,6 +52,9 @@ def record_builder(cls: type) -> Callable[[Plain], Any]:
         if (convert := builder(inner)) is not None:
             converts.append((field.name, maybe(convert) if optional else convert))
 
+    if not absent and not converts:
+        return lambda plain: cls(**plain)
+
     def build(plain: Plain) -> Any:
         values = absent | plain
         for name, convert in converts:
@@ -71,7 +71,7 @@ def builder(hint: Any) -> Convert | None:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (list, dict):
         return container_builder(origin, builder(arguments[-1]))
-    if origin is Literal or hint in (str, float, bool, bytes):
+    if origin is Literal or hint in (int, str, float, bool, bytes):
         return None
     if hint in READERS:
         return READERS[hint]
@@ -95,7 +95,6 @@ def maybe(convert: Convert) -> Convert:
 
 
 READERS: dict[Any, Convert] = {
-    int: lambda value: value if type(value) is int else int(value),
     Decimal: Decimal,
     datetime.date: datetime.date.fromisoformat,
     datetime.datetime: datetime.datetime.fromisoformat,
@@ -183,16 +182,6 @@ def choosing(place: str, values: tuple[Any, ...]) -> Convert:
     return check
 
 
-def integer(value: int) -> int | str:
-    """Gives an integer as it travels."""
-    if SMALLEST <= value <= LARGEST:
-        return int(value)
-    try:
-        return str(value)
-    except ValueError as error:  # more digits than Python writes
-        raise PayloadError(f"an integer is too large: {error}") from error
-
-
 def floating(value: float) -> float:
     """Gives a float as it travels."""
     try:
@@ -216,7 +205,7 @@ def decimal(value: Decimal) -> str:
 
 
 WRITERS: dict[Any, tuple[Any, Convert]] = {
-    int: (int, integer),
+    int: (int, lambda value: int(value)),
     str: (str, lambda value: str.__str__(value)),
     float: (float | int, floating),
     bool: (bool, lambda value: value),

@@ -12,7 +12,6 @@ from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import PayloadError
 from agentix.agentserver.names import collapse
-from agentix.agentserver.payload.construct import LARGEST, SMALLEST
 from agentix.agentserver.payload.kinds import (
     BooleanType,
     BytesType,
@@ -101,13 +100,12 @@ def choice_decoder(values: dict[str, Any]) -> Decode:
     return decode
 
 
-def integer(element: Element) -> int | str:
+def integer(element: Element) -> int:
     """Reads xs:integer, which has no largest number; Python reads 4,300 digits."""
     try:
-        value = int(element.text or "")
+        return int(element.text or "")
     except ValueError as error:
         raise PayloadError(f"an integer that Python does not read: {error}") from error
-    return value if SMALLEST <= value <= LARGEST else str(value)
 
 
 def text(element: Element) -> str:

@@ -31,6 +31,8 @@ from agentix.agentserver.payload.kinds import (
     OptionalType,
     RecordType,
     TextType,
+    brief,
+    can_be_shown,
     from_data,
     is_short_text,
     is_text,
@@ -142,12 +144,8 @@ def shown_default(value: object) -> Atom | float | None:
     match value:
         case Enum():
             return enum_spellings(type(value))[value]
-        case str():
-            return value if is_short_text(value) else None
-        case bool() | float():
-            return value
-        case int():
-            return value if value.bit_length() < 64 else str(value)
+        case bool() | float() | int() | str():
+            return value if can_be_shown(value) else None
         case Decimal() | datetime.date():
             return str(value)
         case _:
@@ -203,8 +201,8 @@ def literal_type(place: str, values: tuple[Any, ...]) -> LiteralType:
     for value in values:
         if type(value) not in (str, int, bool):
             raise RegistrationError(f"{place}: Literal takes str, int and bool, not {value!r}")
-        if type(value) is int and value.bit_length() > 63:
-            raise RegistrationError(f"{place}: an integer in Literal has at most 64 bits")
+        if not can_be_shown(value):
+            raise RegistrationError(f"{place}: {brief(value)} is too long, or none that XML holds")
     return LiteralType(told_apart(place, values))
 
 
@@ -212,8 +210,8 @@ def told_apart(place: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Checks that XML can hold every value of a choice, each by a spelling of its own."""
     spelled = [spell(value) for value in values]
     for text in spelled:
-        if not is_text(text) or spelled.count(text) > 1:
-            raise RegistrationError(f"{place}: {text!r} can not be told apart in XML")
+        if not is_short_text(text) or spelled.count(text) > 1:
+            raise RegistrationError(f"{place}: {text!r:.80} can not be told apart in XML")
     return values
 
 

@@ -40,8 +40,8 @@ __all__ = [
 Plain: TypeAlias = dict[str, Any]
 """A payload by field, of str, int, float, bool, bytes, None, list and dict only.
 
-Decimals, dates, times and members of enumerations are text, as are integers beyond 64 bits, which
-MessagePack lacks. Fields that are absent are left out, so that the class's own defaults apply.
+Decimals, dates, times and members of enumerations are text. Fields that are absent are left out, so
+that the class's own defaults apply.
 """
 
 Atom: TypeAlias = str | int | bool
@@ -55,6 +55,9 @@ MOST = 1_000
 
 LONGEST_TEXT = 4_096
 """Characters of a field's documentation, and of a default that is shown."""
+
+WIDEST = 1_024
+"""Bits of an integer that is a default or one of several values; Python writes 4,300 digits."""
 
 CONTROL = frozenset(map(chr, [*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF]))
 """Characters that no XML document can hold (XML 1.0, production 2), lone surrogates aside."""
@@ -266,7 +269,7 @@ def read(data: object, depth: int) -> FieldType:
         case {"kind": "record", "name": str(name), "fields": list(fields)} if is_ncname(name):
             return RecordType(name, tuple(read_fields(name, fields, depth + 1)))
         case _:
-            raise RegistrationError(f"{data.get('kind')!r:.40} describes no type here")
+            raise RegistrationError(f"{brief(data.get('kind'))} describes no type here")
 
 
 def read_fields(record: str, fields: list[object], depth: int) -> Iterator[Field]:
@@ -291,7 +294,7 @@ def read_field(data: object, depth: int) -> Field:
             "doc": str(doc),
             "required": bool(required),
             "default": str() | int() | float() | None as default,
-        } if is_ncname(name) and is_short_text(doc) and is_short_text(str(default)):
+        } if is_ncname(name) and is_short_text(doc) and can_be_shown(default):
             return Field(name, read_field_type(kind, depth), doc, required, default)
         case _:
             raise RegistrationError("a field of a payload class is described wrongly")
@@ -312,10 +315,21 @@ def spellings(values: list[object], allowed: Any) -> Iterator[Any]:
     if not 0 < len(values) <= MOST:
         raise RegistrationError(f"{len(values)} values to choose from; 1 to {MOST} are allowed")
     for value in values:
-        if not isinstance(value, allowed) or not is_text(text := spell(value)) or text in seen:
-            raise RegistrationError(f"{value!r:.40} can not be told apart as one of the values")
-        seen.add(text)
+        if not isinstance(value, allowed) or not can_be_shown(value) or spell(value) in seen:
+            raise RegistrationError(f"{brief(value)} can not be told apart as one of several")
+        seen.add(spell(value))
         yield value
+
+
+def can_be_shown(value: Atom | float | None) -> bool:
+    """Tells whether a value is one that a prompt can show."""
+    match value:
+        case str():
+            return is_short_text(value)
+        case int():
+            return value.bit_length() <= WIDEST
+        case _:
+            return True
 
 
 def is_short_text(text: str) -> bool:

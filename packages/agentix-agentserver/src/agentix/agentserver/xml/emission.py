@@ -1,7 +1,7 @@
 """Emissions: the bytes that a handler returns, taken apart into the payloads that they hold."""
 
 import secrets
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lxml.etree import _Element as Element
 
@@ -15,8 +15,7 @@ from agentix.agentserver.xml.repair import repair
 __all__ = ["Emission", "read_emission"]
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
+class Emission(NamedTuple):
     """What a handler returned, read."""
 
     payloads: tuple[Element, ...]
@@ -69,4 +68,5 @@ def parse_wrapped(data: bytes, limits: Limits) -> tuple[Element, tuple[str, ...]
 
 def prose(wrapper: Element) -> str:
     """Gives the text around the elements, the white space at its ends aside."""
-    return "".join((wrapper.text or "", *(child.tail or "" for child in wrapper))).strip()
+    parts = [wrapper.text, *[child.tail for child in wrapper]]
+    return "".join([part for part in parts if part]).strip()
