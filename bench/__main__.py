@@ -1,6 +1,6 @@
 """Runs the bench: all parts, or those that are named.
 
-python -m bench [calls streams commands files start memory concurrency oanix sdk] [--write]
+python -m bench [PART ...] [--write]; `--help` lists the parts
 """
 
 import argparse
@@ -11,7 +11,19 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from bench import calls, commands, concurrency, files, memory, oanix, report, sdk, start, streams
+from bench import (
+    agentserver,
+    calls,
+    commands,
+    concurrency,
+    files,
+    memory,
+    oanix,
+    report,
+    sdk,
+    start,
+    streams,
+)
 from bench.rows import Row, Skipped
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
@@ -24,6 +36,7 @@ PARTS: Mapping[str, Callable[[], Awaitable[Sequence[Row | Skipped]]]] = {
     "start": start.measure,
     "memory": memory.measure,
     "concurrency": concurrency.measure,
+    "agentserver": agentserver.measure,
     "oanix": oanix.measure,
     "sdk": sdk.measure,
 }

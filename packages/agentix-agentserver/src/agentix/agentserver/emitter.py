@@ -22,7 +22,7 @@ from agentix.agentserver.xml.envelope import build_envelope
 from agentix.agentserver.xml.huh import CannedText, huh
 from agentix.agentserver.xml.limits import Limits
 
-__all__ = ["CORE", "Emitter"]
+__all__ = ["CORE", "Emitter", "attempt_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class Emitter:
             raw_bytes=envelope,
             exchange=exchange,
             emitter=emitter,
-            attempt=None if is_huh else attempt_of(element),
+            attempt=element,
             is_huh=is_huh,
             from_id=sender,
             thread=thread,
@@ -236,7 +236,9 @@ class Emitter:
             )
 
 
-def attempt_of(element: Element) -> bytes:
-    """Gives an element as bytes, for a `<huh>` to quote."""
-    data: bytes = etree.tostring(element, with_tail=False)
+def attempt_of(attempt: Element | bytes) -> bytes:
+    """Gives what a `<huh>` quotes as bytes."""
+    if isinstance(attempt, bytes):
+        return attempt
+    data: bytes = etree.tostring(attempt, with_tail=False)
     return data

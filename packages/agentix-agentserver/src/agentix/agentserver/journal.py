@@ -124,6 +124,11 @@ class Journal:
             self._size += written
             data = data[written:]
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether `synced` waits for the disk."""
+        return self._disk
+
     async def synced(self) -> None:
         """Waits, with `disk`, until the disk has all that was written; many wait for one sync."""
         if not self._disk:

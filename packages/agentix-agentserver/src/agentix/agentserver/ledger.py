@@ -152,6 +152,11 @@ class Ledger:
             events, self._events = self._events, []
             self._bus.publish(events)
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether there is anything to wait for with `synced`."""
+        return self._journal.on_disk
+
     async def synced(self) -> None:
         """Waits until what was committed survives what the journal is set to survive."""
         await self._journal.synced()

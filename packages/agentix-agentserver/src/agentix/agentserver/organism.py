@@ -12,6 +12,7 @@ from typing import Any, Self
 from lxml import etree
 
 from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
+from agentix.agentserver.deadlines import Deadlines
 from agentix.agentserver.edges import open_edges
 from agentix.agentserver.emitter import CORE
 from agentix.agentserver.errors import AgentServerError
@@ -22,6 +23,7 @@ from agentix.agentserver.ledger import Ledger, Recovered
 from agentix.agentserver.meta import allowed_listeners
 from agentix.agentserver.names import new_thread_id
 from agentix.agentserver.principal import LOCAL, Principal
+from agentix.agentserver.private import kept_directory, private_paths
 from agentix.agentserver.pump import Pump
 from agentix.agentserver.registration import Registrar
 from agentix.agentserver.registry import Listener, Registry
@@ -33,7 +35,15 @@ from agentix.agentserver.worker.pool import Workers
 from agentix.agentserver.worker.settings import Isolation, WorkerSettings
 from agentix.agentserver.xml.envelope import build_envelope
 
-__all__ = ["CallTimeoutError", "Capability", "Organism", "Receipt", "ThreadInfo", "wrap"]
+__all__ = [
+    "CallTimeoutError",
+    "Capability",
+    "Organism",
+    "OrganismClosedError",
+    "Receipt",
+    "ThreadInfo",
+    "wrap",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +69,10 @@ class CallTimeoutError(AgentServerError, TimeoutError):
         )
         self.thread = thread
         self.replies = tuple(replies)
+
+
+class OrganismClosedError(AgentServerError):
+    """The organism ended before the answer; its journal has the message, for the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +149,7 @@ class Organism:
         self._resources = AsyncExitStack()
         self._running = False
         self._changes = asyncio.Lock()
+        self._deadlines = Deadlines()
         self.pump = Pump(
             self._registry,
             self._ledger,
@@ -166,6 +181,7 @@ class Organism:
             isolation=Isolation(self.spec.isolation),
             preload=self.spec.preload,
             path=tuple(str(self.directory / path) for path in self.spec.import_paths),
+            hidden=private_paths(self.spec, self.directory),
             output=self.spec.limits.message_bytes,
         )
         if settings.isolation is Isolation.INPROCESS:
@@ -183,6 +199,8 @@ class Organism:
             resources.enter_context(self._journal)
             # Before anything is told, because numbers go on from the time before.
             recovered = self._ledger.recover()
+            # What is there when workers start is hidden from them, names of listeners included.
+            resources.enter_context(kept_directory(self.directory / self.spec.schemas))
             await self._handlers.start()
             resources.push_async_callback(self._handlers.aclose)
             await resources.enter_async_context(open_edges(self))
@@ -202,6 +220,7 @@ class Organism:
         traceback: TracebackType | None,
     ) -> None:
         self._running = False
+        self._deadlines.end(OrganismClosedError("the organism ended while a call was under way"))
         await self._resources.aclose()
 
     @asynccontextmanager
@@ -288,11 +307,11 @@ class Organism:
 
         Raises:
             CallTimeoutError: Something is still under way.
+            OrganismClosedError: The organism ended meanwhile.
         """
         state, exchange = await self.pump.post(message, Principal.of(principal))
         try:
-            async with asyncio.timeout(timeout):
-                await exchange.ended()
+            await exchange.ended(self._deadlines, timeout)
         except TimeoutError:
             raise CallTimeoutError(state.thread_id, exchange.replies) from None
         return exchange.replies

@@ -40,8 +40,8 @@ class MessageState:
     """The external sender; `None` for what a listener or the pump sends."""
     emitter: "Thread | None" = None
     """The thread whose handler emitted it; `None` for what comes from outside or from core."""
-    attempt: bytes | None = None
-    """The bytes that a `<huh>` about it quotes, where that is not all of `raw_bytes`."""
+    attempt: "_Element | bytes | None" = None
+    """What a `<huh>` about it quotes, where that is not all of `raw_bytes`."""
     is_huh: bool = False
     """Whether it is a `<huh>` of the pump; about such a one no other is sent."""
     from_id: str = ""

@@ -71,7 +71,10 @@ class Pump:
         self.system = Pipeline(System(ledger, self._emitter, Meta(meta, registry)).steps())
         """The steps of messages that no listener gets."""
         self._starting: list[Delivery] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._closing = False
+        self._forgotten: list[tuple[str, str]] = []
+        self._forgetting: asyncio.Task[None] | None = None
 
     @property
     def running(self) -> int:
@@ -91,7 +94,8 @@ class Pump:
         await self.process(state)
         exchange.release()
         self.commit()
-        await self._ledger.synced()
+        if self._ledger.on_disk:
+            await self._ledger.synced()
         return state, exchange
 
     async def process(self, state: MessageState) -> None:
@@ -182,19 +186,22 @@ class Pump:
         self._ledger.commit()
         if self._starting:
             starting, self._starting = self._starting, []
+            loop = asyncio.get_running_loop()
             for delivery in starting:
-                task = asyncio.create_task(self._work(delivery))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks[delivery.number] = loop.create_task(self._work(delivery))
 
     async def _work(self, delivery: Delivery) -> None:
         try:
-            await self._ledger.synced()
+            if self._ledger.on_disk:
+                await self._ledger.synced()
             await self._handle(delivery)
         except Exception:
             logger.exception("delivery %d failed in the pump", delivery.number)
         finally:
-            self._finish(delivery)
+            del self._tasks[delivery.number]
+            # What is cut off by the end of the organism stays in the journal, to be reported.
+            if not self._closing:
+                self._finish(delivery)
 
     async def _handle(self, delivery: Delivery) -> None:
         """Calls the handler of a delivery and sends what it emits."""
@@ -294,14 +301,21 @@ class Pump:
                 delivery.state.exchange.release()
             each.queue = None
         self._ledger.pruned(pruned)
-        listeners = [each for each in pruned if each.parent is not None]
-        task = asyncio.create_task(self._forget(listeners))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._forgotten += [(each.name, each.id) for each in pruned if each.parent is not None]
+        if self._forgetting is None and self._forgotten:
+            self._forgetting = asyncio.create_task(self._forget())
 
-    async def _forget(self, threads: Iterable[Thread]) -> None:
-        for thread in threads:
-            await self._handlers.forget(thread.name, thread.id)
+    async def _forget(self) -> None:
+        """Ends the workers of threads that were pruned, one after the other."""
+        try:
+            while self._forgotten:
+                name, thread = self._forgotten.pop()
+                try:
+                    await self._handlers.forget(name, thread)
+                except Exception:
+                    logger.exception("the worker of %s in thread %s may live on", name, thread)
+        finally:
+            self._forgetting = None
 
     async def redeliver(self, pending: Pending) -> None:
         """Delivers what was waiting when the organism ended, and reports what was at a handler."""
@@ -346,12 +360,17 @@ class Pump:
 
     async def settled(self) -> None:
         """Waits until nothing is under way."""
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+        while under_way := self._under_way():
+            await asyncio.wait(under_way)
+
+    def _under_way(self) -> list[asyncio.Task[None]]:
+        forgetting = [] if self._forgetting is None else [self._forgetting]
+        return [*self._tasks.values(), *forgetting]
 
     async def aclose(self) -> None:
-        """Ends what is under way."""
-        tasks = tuple(self._tasks)
+        """Ends what is under way; the journal keeps it, and the next start reports it."""
+        self._closing = True
+        tasks = self._under_way()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,6 +5,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agentix.agentserver.deadlines import Deadlines
+
 if TYPE_CHECKING:
     from agentix.agentserver.pipeline import MessageState
     from agentix.agentserver.registry import Listener
@@ -34,11 +36,15 @@ class Exchange:
         if not self._outstanding and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def ended(self) -> None:
-        """Waits until nothing is under way."""
+    async def ended(self, deadlines: Deadlines, seconds: float) -> None:
+        """Waits until nothing is under way.
+
+        Raises:
+            TimeoutError: It takes longer than so many seconds.
+        """
         if self._outstanding:
             self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            await deadlines.wait(self._waiter, seconds)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from agentix.agentserver.emitter import CORE, Emitter
+from agentix.agentserver.emitter import CORE, Emitter, attempt_of
 from agentix.agentserver.ledger import Ledger
 from agentix.agentserver.meta import Meta
 from agentix.agentserver.pipeline import Failure, MessageState, Step
@@ -52,7 +52,7 @@ class System:
         if state.error is None or state.error.text is None or state.is_huh:
             return
         attempt = state.raw_bytes if state.attempt is None else state.attempt
-        element = huh(state.error.text, attempt)
+        element = huh(state.error.text, attempt_of(attempt))
         receiver = state.emitter or state.thread
         if receiver is not None:
             await self._emitter.reply(receiver, element, CORE, state.exchange, is_huh=True)

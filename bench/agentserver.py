@@ -1,0 +1,372 @@
+"""AgentServer: messages through a pump, beside lxml alone, and what threads and workers cost."""
+
+import asyncio
+import gc
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from lxml import etree
+
+from agentix.agentserver import Organism, OrganismSpec
+from agentix.agentserver.payload import PayloadCodec, describe_record
+from agentix.agentserver.xml.envelope import open_envelope
+from agentix.agentserver.xml.limits import Limits
+from bench.cores import on_client_core
+from bench.listeners.bench_listeners import AddPayload
+from bench.process_facts import forget_peak, peak_bytes, private_bytes, resident_bytes
+from bench.rounds import percentile, take_turns
+from bench.rows import Bound, Row, Skipped, at_least, at_most, compared, measured
+
+__all__ = ["measure"]
+
+LISTENERS = Path(__file__).parent / "listeners"
+ENVELOPE = "https://xml-pipeline.org/ns/envelope/v1"
+ROOT = "calculator.add.addpayload"
+PAYLOAD = f"<{ROOT}><a>7</a><b>35</b></{ROOT}>".encode()
+FLOOR_XSD = f"""<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="{ROOT}">
+<xs:complexType><xs:all><xs:element minOccurs="0" name="a" type="xs:integer"/>
+<xs:element minOccurs="0" name="b" type="xs:integer"/></xs:all></xs:complexType></xs:element>
+</xs:schema>"""
+ROUNDS = 7
+BATCH = 2_000
+WIDTH = 64
+ONE_BY_ONE = 1_000
+IDLE_THREADS = 50_000
+"""Conversations, each of which has two threads: the sender's and the listener's."""
+PROBES = 300
+MEBIBYTE = 1 << 20
+MEGABYTE = 1e6
+
+
+async def measure() -> Sequence[Row | Skipped]:
+    """Measures messages, then threads, workers, hostile messages and starts."""
+    return [
+        *await _codec(),
+        *await _in_process(),
+        *await _isolated(),
+        *await _workers(),
+        *await _idle_threads(),
+        *await _hostile(),
+        *await _probes(),
+        *await _start(),
+    ]
+
+
+def _spec(listeners: Sequence[Mapping[str, Any]] = (), **changes: Any) -> OrganismSpec:
+    adder = {
+        "name": "calculator.add",
+        "payload_class": "bench_listeners.AddPayload",
+        "handler": "bench_listeners.add",
+        "description": "Adds two numbers.",
+    }
+    return OrganismSpec.model_validate(
+        {
+            "organism": {"name": "bench"},
+            "packages": ["bench_listeners"],
+            "import_paths": [str(LISTENERS)],
+            "limits": {"concurrent_handlers": WIDTH, "concurrent_per_listener": WIDTH},
+            "listeners": [adder, *listeners],
+            **changes,
+        }
+    )
+
+
+@asynccontextmanager
+async def _organism(**changes: Any) -> AsyncIterator[Organism]:
+    """Starts an organism with a calculator, whose files are in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="agentix-bench-") as directory:
+        async with Organism(_spec(**changes), Path(directory)) as organism:
+            yield organism
+
+
+def _message(thread: str, payload: str = PAYLOAD.decode()) -> bytes:
+    payload = payload.replace(">", ' xmlns="">', 1)
+    meta = f"<meta><from>bench</from><thread>{thread}</thread></meta>"
+    return f'<message xmlns="{ENVELOPE}">{meta}{payload}</message>'.encode()
+
+
+def _thread() -> str:
+    return str(uuid.uuid4())
+
+
+async def _call(organism: Organism, message: bytes) -> None:
+    replies = await organism.call(message, "bench")
+    assert len(replies) == 1
+    assert b">42</result>" in replies[0]
+
+
+def _raw() -> Callable[[], dict[str, int]]:
+    """Gives the floor: lxml parses, its XSD engine validates, and `int` reads the fields."""
+    schema = etree.XMLSchema(etree.fromstring(FLOOR_XSD))
+    parser = etree.XMLParser(resolve_entities=False, no_network=True)
+
+    def read() -> dict[str, int]:
+        root = etree.fromstring(PAYLOAD, parser)
+        assert schema.validate(root)
+        return {str(child.tag): int(child.text or "") for child in root}
+
+    return read
+
+
+def _microseconds(work: Callable[[], object], count: int = BATCH) -> float:
+    """Gives the processor time of a piece of work, the best of some batches."""
+    best = float("inf")
+    for _ in range(5):
+        started = time.process_time()
+        for _ in range(count // 5):
+            work()
+        best = min(best, (time.process_time() - started) / (count // 5))
+    return best * 1e6
+
+
+async def _codec() -> list[Row]:
+    codec = PayloadCodec(ROOT, describe_record(AddPayload))
+    parser = etree.XMLParser(resolve_entities=False, no_network=True)
+    message, limits = _message(_thread()), Limits()
+
+    def read_payload() -> object:
+        root = etree.fromstring(PAYLOAD, parser)
+        assert codec.validate(root)
+        return codec.decode(root)
+
+    def read_message() -> object:
+        payload = open_envelope(message, limits).payload
+        assert codec.validate(payload)
+        return codec.decode(payload)
+
+    async def floor() -> float:
+        return _microseconds(_raw())
+
+    async def payload() -> float:
+        return _microseconds(read_payload)
+
+    async def envelope() -> float:
+        return _microseconds(read_message)
+
+    floors, payloads, envelopes = await take_turns(ROUNDS, floor, payload, envelope)
+    return [
+        compared("a payload read; floor: raw lxml", "us", payloads, floors, at_most(6)),
+        compared("a whole message read", "us", envelopes, floors, at_most(12)),
+    ]
+
+
+async def _rate(organism: Organism, count: int = BATCH) -> float:
+    """Gives round trips a second, from many conversations at once."""
+    messages = [_message(_thread()) for _ in range(WIDTH)]
+    await asyncio.gather(*(_call(organism, message) for message in messages))
+
+    async def work(message: bytes) -> None:
+        for _ in range(count // WIDTH):
+            await _call(organism, message)
+
+    started = time.perf_counter()
+    await asyncio.gather(*map(work, messages))
+    return count // WIDTH * WIDTH / (time.perf_counter() - started)
+
+
+async def _raw_rate() -> float:
+    read = _raw()
+    started = time.perf_counter()
+    for _ in range(BATCH):
+        read()
+    return BATCH / (time.perf_counter() - started)
+
+
+async def _in_process() -> list[Row]:
+    with on_client_core():
+        async with (
+            _organism(isolation="inprocess") as kept,
+            _organism(isolation="inprocess", journal=None) as light,
+        ):
+            floors, journalled, plain = await take_turns(
+                ROUNDS, _raw_rate, lambda: _rate(kept), lambda: _rate(light)
+            )
+    return [
+        compared(
+            "round trips in process, one core, with a journal; floor: raw lxml",
+            "/s", journalled, floors, at_least(20_000),
+        ),
+        compared("round trips in process, without a journal", "/s", plain, floors),
+    ]  # fmt: skip
+
+
+async def _isolated() -> list[Row]:
+    async with _organism() as organism:
+        floors, rates = await take_turns(ROUNDS, _raw_rate, lambda: _rate(organism))
+        message = _message(_thread())
+        times = [await _timed(organism, message) for _ in range(ONE_BY_ONE)][100:]
+    return [
+        compared(
+            "round trips by workers, two cores; floor: raw lxml", "/s", rates, floors,
+            at_least(8_000),
+        ),
+        measured("round trip by a worker, one in flight, p50", "us", [percentile(times, 50)],
+                 at_most(150)),
+        measured("round trip by a worker, one in flight, p99", "us", [percentile(times, 99)],
+                 at_most(1_000)),
+    ]  # fmt: skip
+
+
+async def _timed(organism: Organism, message: bytes) -> float:
+    started = time.perf_counter()
+    await _call(organism, message)
+    return (time.perf_counter() - started) * 1e6
+
+
+async def _workers() -> list[Row]:
+    async with _organism() as organism:
+        await _call(organism, _message(_thread()))
+        before = _descendants()
+        times = [await _timed(organism, _message(_thread())) / 1000 for _ in range(20)]
+        new = _descendants() - before
+        memory = [private_bytes(pid) / MEGABYTE for pid in new]
+    return [
+        measured("start of a thread's worker to its first answer", "ms", times, at_most(5)),
+        measured("memory of a worker that no other shares", "MB", memory, at_most(3)),
+    ]
+
+
+def _descendants() -> set[int]:
+    """Gives the processes below this one."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            parents[int(entry.name)] = int(fields[1])
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {os.getpid()}
+
+
+async def _idle_threads() -> list[Row]:
+    async with _organism(isolation="inprocess", journal=None) as organism:
+        alone = await _rate(organism)
+        before = _settled_memory()
+        threads = [_thread() for _ in range(IDLE_THREADS)]
+        names = _settled_memory() - before
+        for start in range(0, IDLE_THREADS, WIDTH):
+            chunk = threads[start : start + WIDTH]
+            await asyncio.gather(*(_call(organism, _message(thread)) for thread in chunk))
+        held = _settled_memory() - before - names
+        crowded = await _rate(organism)
+        for thread in threads:
+            assert organism.close_thread(thread, "bench")
+        await organism.settled()
+        left = _settled_memory() - before - names
+    return [
+        measured("100,000 idle threads, each", "bytes", [held / IDLE_THREADS / 2], at_most(1_000)),
+        measured("of which is left when they are pruned", "%", [100 * left / held], at_most(5)),
+        compared("rate beside them; floor: without them", "/s", [crowded], [alone],
+                 Bound("ratio", ">=", 0.9)),
+    ]  # fmt: skip
+
+
+def _settled_memory() -> int:
+    """Gives the memory in use, the collector having run, and what is free given back."""
+    gc.collect()
+    return resident_bytes(os.getpid())
+
+
+def _hostile_messages() -> dict[str, bytes]:
+    attributes = " ".join(f'a{number}="1"' for number in range(100_000))
+    entities = f'<!DOCTYPE a [<!ENTITY x "{"x" * 1_000}">]><a>{"&x;" * 340_000}</a>'
+    return {
+        "100,000 attributes": f"<a {attributes}/>".encode()[:MEBIBYTE],
+        "text in 300,000 levels": b"<a>" * 349_000,
+        "an entity, 340,000 times": entities.encode()[:MEBIBYTE],
+        "250,000 elements": (b"<a>" + b"<b/>" * 262_000)[: MEBIBYTE - 4] + b"</a>",
+        "a payload of text": _message(_thread(), f"<{ROOT}>{'x' * 1_040_000}</{ROOT}>"),
+    }
+
+
+async def _hostile() -> list[Row]:
+    rows = []
+    async with _organism(isolation="inprocess", journal=None) as organism:
+        for name, message in _hostile_messages().items():
+            times, memory = [], []
+            for _ in range(5):
+                gc.collect()
+                forget_peak(os.getpid())
+                before = resident_bytes(os.getpid())
+                started = time.perf_counter()
+                (reply,) = await organism.call(message, "bench")
+                times.append((time.perf_counter() - started) * 1000)
+                memory.append(max(0, peak_bytes(os.getpid()) - before) / MEGABYTE)
+                assert b"<huh " in reply
+            rows.append(measured(f"1 MiB to a huh: {name}", "ms", times, at_most(100)))
+            rows.append(measured(f"1 MiB to a huh: {name}, memory", "MB", memory, at_most(50)))
+    return rows
+
+
+async def _probes() -> list[Row]:
+    """Measures whether a listener can tell a root that does not exist from one of no peer."""
+    secret = {
+        "name": "calculator.secret",
+        "payload_class": "bench_listeners.AddPayload",
+        "handler": "bench_listeners.add",
+        "description": "Nobody's peer.",
+    }
+    prober = {
+        "name": "prober",
+        "payload_class": "bench_listeners.ProbePayload",
+        "handler": "bench_listeners.probe",
+        "description": "Emits root tags.",
+        "agent": True,
+        "peers": ["calculator.add"],
+    }
+    async with _organism(
+        listeners=[secret, prober], isolation="inprocess", journal=None
+    ) as organism:
+        thread = _thread()
+
+        async def probe(root: str) -> float:
+            payload = f"<prober.probepayload><root>{root}</root></prober.probepayload>"
+            message = _message(thread, payload)
+            started = time.perf_counter()
+            (reply,) = await organism.call(message, "bench")
+            assert b"Invalid payload structure" in reply
+            return (time.perf_counter() - started) * 1e6
+
+        known, unknown = await take_turns(
+            PROBES,
+            lambda: probe("calculator.secret.addpayload"),
+            lambda: probe("calculator.nosuch.addpayload"),
+        )
+    ratio = median(known) / median(unknown)
+    return [
+        Row("a probe for a listener that is no peer; floor: for none", median(known), "us",
+            median(unknown), ratio, bound=Bound("ratio", "<=", 1.1)),
+    ]  # fmt: skip
+
+
+async def _start() -> list[Row]:
+    many = [
+        {
+            "name": f"tool{number}",
+            "payload_class": "bench_listeners.AddPayload",
+            "handler": "bench_listeners.add",
+            "description": f"Is number {number}.",
+        }
+        for number in range(199)
+    ]
+
+    async def start() -> float:
+        started = time.perf_counter()
+        async with _organism(listeners=many):
+            return time.perf_counter() - started
+
+    times = [await start() for _ in range(3)]
+    return [
+        measured("start with 200 listeners, each described by a worker", "s", times, at_most(1))
+    ]
