@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -46,7 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format="%(levelname)s %(name)s: %(message)s",
     )
     try:
-        return int(asyncio.run(options.act(options)))
+        code = int(asyncio.run(options.act(options)))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; the interpreter must not flush into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (AgentixError, OSError) as error:
         print(f"agentix-agentserver: {error}", file=sys.stderr)
         return REFUSED
@@ -145,7 +152,7 @@ async def _describe(options: argparse.Namespace) -> int:
         except KeyError as error:
             known = ", ".join(each.name for each in organism.catalog())
             raise AgentServerError(f"no listener {options.name!r}: there are {known}") from error
-    print(found.xsd.decode().rstrip(), found.example, found.prompt, sep="\n\n")
+    print(found.xsd.decode().rstrip(), found.example, found.prompt.rstrip(), sep="\n\n")
     return 0
 
 
