@@ -15,13 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from agentix.local.bundle import make_namespace_bundle
 from agentix.namespace_sdk.check import check
 from agentix.namespace_sdk.check.closure import interpreter_of
 from agentix.namespace_sdk.check.image import has_started
 from agentix.namespace_sdk.command import main
+from tests.runtime.serving import wait_until
 from tests.sdk.conftest import run
 from tests.sdk.namespaces import IMPLS, MANIFEST, PACKAGE, REGISTER, STUBS
 
+NAMESPACES = Path(__file__).resolve().parents[2] / "namespaces"
 ENTRY = "0" * 32 + "-agentix-namespace-greeter"
 SHELL = "1" * 32 + "-static-shell"
 LOST = "/nix/store/" + "2" * 32 + "-lost"
@@ -282,6 +285,24 @@ def test_program_that_goes_on_has_started(
     program = File(script, 0o555)
     with image_of(sound().with_files({f"store/{ENTRY}/bin/server": program})) as image:
         assert check(image) == []
+
+
+def test_terminated_check_leaves_nothing_in_the_engine(docker_engine: str) -> None:
+    script = f"#!/nix/store/{SHELL}/bin/sh\nexec sleep 600\n".encode()
+    program = File(script, 0o555)
+    with image_of(sound().with_files({f"store/{ENTRY}/bin/server": program})) as image:
+        command = [sys.executable, "-m", "agentix.namespace_sdk", "check", image]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            wait_until(lambda: len(left_in_engine()[0]) >= 2)  # the holder, and a program
+            process.terminate()
+            _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (2, f"agentix-namespace: {image}: the check was ended\n")
+    assert left_in_engine() == ([], [])
+
+
+def test_bundle_for_the_host_has_no_finding(tmp_path: Path) -> None:
+    bundle = make_namespace_bundle(NAMESPACES / "mock-agent", tmp_path / "bundle")
+    assert check(str(bundle)) == []
 
 
 def test_image_without_a_store_is_told(docker_engine: str) -> None:

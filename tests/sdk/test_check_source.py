@@ -2,7 +2,8 @@
 
 import json
 import os
-import time
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from agentix.namespace_sdk.check.finding import Finding
 from agentix.namespace_sdk.check.source import check_source as check_at
 from agentix.namespace_sdk.command import main
+from tests.runtime.serving import is_alive, wait_until
 from tests.sdk.conftest import KINDS, Command
 from tests.sdk.namespaces import IMPLS, PACKAGE, REGISTER, STUBS, write_namespace
 
@@ -50,32 +52,38 @@ def test_several_mistakes_are_all_told(tmp_path: Path) -> None:
     assert found == [(4, "AGX302"), (7, "AGX301"), (7, "AGX303")]
 
 
-def test_hanging_import_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def write_hanging(directory: Path) -> Path:
+    """Writes a namespace whose import starts a process and hangs, and notes both in `pids`."""
     hang = (
         "import os, pathlib, subprocess, sys\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
-        f"pathlib.Path({str(tmp_path / 'pids')!r}).write_text(f'{{os.getpid()}} {{child.pid}}')\n"
+        f"note = pathlib.Path({str(directory / 'pids')!r})\n"
+        "note.with_suffix('.new').write_text(f'{os.getpid()} {child.pid}')\n"
+        "note.with_suffix('.new').rename(note)\n"
         "child.wait()\n"
     )
-    write_namespace(tmp_path / "source", impls=hang)
-    [finding] = check_source(tmp_path / "source", time_limit=3)
+    return write_namespace(directory / "source", impls=hang)
+
+
+def still_alive(directory: Path) -> list[int]:
+    """Gives which of the noted processes are alive."""
+    return [pid for pid in map(int, (directory / "pids").read_text().split()) if is_alive(pid)]
+
+
+def test_killed_command_leaves_no_process(tmp_path: Path) -> None:
+    source = write_hanging(tmp_path)
+    command = [sys.executable, "-m", "agentix.namespace_sdk", "check", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        wait_until((tmp_path / "pids").exists)
+        process.kill()
+    wait_until(lambda: not still_alive(tmp_path))
+
+
+def test_hanging_import_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    [finding] = check_source(write_hanging(tmp_path), time_limit=3)
     assert finding.code == "AGX406"
     assert finding.message.endswith("took more than 3 s")
-    for pid in (tmp_path / "pids").read_text().split():
-        assert is_gone(int(pid))
-
-
-def is_gone(pid: int) -> bool:
-    """Waits until a process is gone or waits for its parent, which killing takes a moment for."""
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state in "ZX":
-            return True
-    return False
+    wait_until(lambda: not still_alive(tmp_path))
 
 
 def test_crash_of_the_interpreter_is_a_finding(tmp_path: Path) -> None:

@@ -48,11 +48,9 @@ def check(target: str) -> "list[Finding]":
     elif target.startswith(("/", ".", "~")):
         raise UsageError(f"{target}: there is no such directory")
     else:
-        import asyncio
+        from agentix.namespace_sdk.check.image import check_image_to_the_end
 
-        from agentix.namespace_sdk.check.image import check_image
-
-        found = asyncio.run(check_image(target))
+        found = check_image_to_the_end(target)
     return sorted(set(found), key=lambda item: (item.file, item.line or 0, item.code, item.message))
 
 

@@ -9,7 +9,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from agentix.namespace_sdk.check.finding import Finding
 from agentix.namespace_sdk.check.tree import Tree
@@ -31,39 +31,51 @@ class Behaviour:
 
 
 class RunningProbe:
-    """The child process that imports a namespace, running beside its checker from the start.
+    """The child process that imports a namespace, for the length of a `with` block.
+
+    It ends with the block, with all that it started, and also where the checking process is killed.
 
     Args:
         python: The directory that holds `agentix_namespaces`.
         package: The import path of the namespace.
-        time_limit: Seconds after which it is killed, with all that it started.
+        time_limit: Seconds after which it is killed.
     """
 
     def __init__(self, python: Path, package: str, time_limit: float = TIME_LIMIT) -> None:
+        self._words = [str(python), package]
         self._limit = time_limit
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by finish
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+
+    def __enter__(self) -> Self:
+        # The kernel closes the writing end when this process ends, however it does.
+        reading, self._lease = os.pipe()
+        module = "agentix.namespace_sdk.check.probe"
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agentix.namespace_sdk.check.probe", python, package],
+            [sys.executable, "-P", "-m", module, *self._words, str(reading)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment,
+            pass_fds=[reading],
             start_new_session=True,
         )
+        os.close(reading)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._kill()
+        self._process.communicate()
+        os.close(self._lease)
+        self._errors.close()
 
     def finish(self, tree: Tree, package: str) -> Behaviour:
         """Waits for the answers and turns them into findings."""
+        in_time = True
         try:
             answers, _ = self._process.communicate(timeout=self._limit)
-            in_time = True
         except subprocess.TimeoutExpired:
             self._kill()
             answers, _ = self._process.communicate()
             in_time = False
-        finally:
-            self._kill()
-            self._process.wait()
         behaviour = _read(tree, answers)
         init = tree.package_directory(package) / "__init__.py"
         if not in_time:
@@ -72,7 +84,6 @@ class RunningProbe:
         elif not behaviour.findings and b'"done"' not in answers:
             reason = f"the interpreter ended with exit code {self._process.returncode}"
             behaviour.findings.append(tree.finding("AGX401", init, f"{reason}{self._last_words()}"))
-        self._errors.close()
         return behaviour
 
     def _kill(self) -> None:

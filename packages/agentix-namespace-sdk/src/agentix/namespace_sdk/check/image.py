@@ -10,10 +10,12 @@ import json
 import os
 import re
 import secrets
+import signal
 import stat
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -27,7 +29,7 @@ from agentix.errors import DeploymentError, UsageError
 from agentix.namespace_sdk.check.closure import ClosureFiles, check_closure, check_interpreters
 from agentix.namespace_sdk.check.finding import Finding
 
-__all__ = ["check_image"]
+__all__ = ["check_image", "check_image_to_the_end"]
 
 PROGRAMS = "/nix/entry/bin"
 """Where the programs of an image are."""
@@ -73,6 +75,26 @@ async def check_image(reference: str) -> list[Finding]:
             raise UsageError(
                 f"{reference}: no such directory, and the Docker engine does not answer: {error}"
             ) from error
+
+
+def check_image_to_the_end(reference: str) -> list[Finding]:
+    """Checks an image as `check_image` does; SIGTERM ends the check and leaves nothing behind.
+
+    Raises:
+        UsageError: The engine has no such image.
+        DeploymentError: The engine does not answer, refuses, or the check was ended.
+    """
+    try:
+        return asyncio.run(_until_terminated(check_image(reference)))
+    except asyncio.CancelledError as error:
+        raise DeploymentError(f"{reference}: the check was ended") from error
+
+
+async def _until_terminated(work: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
+    task = asyncio.create_task(work)
+    if threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
 
 
 @dataclass

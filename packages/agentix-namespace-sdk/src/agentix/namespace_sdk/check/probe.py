@@ -1,17 +1,22 @@
 """Imports a namespace and asks it questions, in a process of its own.
 
-    python -m agentix.namespace_sdk.check.probe DIRECTORY PACKAGE
+    python -m agentix.namespace_sdk.check.probe DIRECTORY PACKAGE DESCRIPTOR
 
 Each answer is one line of JSON on standard output, as soon as it is known, so that the answers
 before a crash count; the namespace's own output goes to standard error. A line is a finding, with
 `code`, `message`, `file` and `line`, or `{"bound": [...]}`, or in the end `{"done": true}`.
+
+The descriptor is the end of a pipe whose other end the checking process holds: when that is gone,
+this process goes, with all that its session started.
 """
 
 import importlib
 import inspect
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -224,9 +229,16 @@ class Binder:
             self._probe._find_at(code, message, stub)
 
 
+def _end_with_owner(descriptor: int) -> None:
+    os.read(descriptor, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     """Asks the namespace that the command line names."""
-    directory, package = sys.argv[1:]
+    directory, package, descriptor = sys.argv[1:]
+    os.set_inheritable(int(descriptor), False)
+    threading.Thread(target=_end_with_owner, args=[int(descriptor)], daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the namespace prints
     sys.dont_write_bytecode = True

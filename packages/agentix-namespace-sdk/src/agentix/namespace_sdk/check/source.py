@@ -38,9 +38,9 @@ def check_tree(
     package = manifest.package
     if not tree.package_directory(package).is_dir():
         return list(check_layout(tree, manifest))
-    probe = RunningProbe(tree.python, package, time_limit)
-    findings = [*check_layout(tree, manifest), *check_imports(tree, manifest)]
-    behaviour = probe.finish(tree, package)
+    with RunningProbe(tree.python, package, time_limit) as probe:
+        findings = [*check_layout(tree, manifest), *check_imports(tree, manifest)]
+        behaviour = probe.finish(tree, package)
     findings += check_stubs(tree, manifest, behaviour.bound)
     told = {finding.file for finding in findings if finding.code in ("AGX203", "AGX205")}
     # A missing module and a wrong syntax are told once, and not again by the import.
