@@ -287,7 +287,7 @@ def test_a_tool_that_does_not_end_is_ended_with_its_worker(work: Workplace) -> N
     worker = work.worker_of(cancelled)
     work.queue.cancel(cancelled)
     assert work.ended(cancelled).status == Cancelled()
-    error = "timeout: the tool did not end within 3.0 s after it"
+    error = "timeout: the job did not end within 3.0 s after it"
     assert work.ended(late).status == Failed(error=error)
     assert work.ended(after).status == Completed(exit_code=0)
     assert worker not in work.workers()

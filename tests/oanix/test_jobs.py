@@ -12,6 +12,7 @@ import pytest
 
 from agentix.oanix.errors import JobError
 from agentix.oanix.jobs import Attempt, Cancelled, Completed, Failed, JobStore, Pending, Running
+from agentix.oanix.jobs.store import End
 from tests.oanix.job_processes import Workplace, wait_until
 
 
@@ -153,6 +154,8 @@ def test_a54_a_killed_manager_leaves_its_queue_to_the_next(work: Workplace) -> N
             ] * 4
     assert work.lines("runs") == ["first", "0", "1", "2"]
     assert work.outcomes(running) == ["completed"]
+    # The worker of the killed manager counts among those that may run at once.
+    assert most_at_once([job.attempts[0] for job in work.queue.jobs()]) == 1
 
 
 def test_a54_what_died_with_the_manager_is_settled_by_the_next(work: Workplace) -> None:
@@ -261,12 +264,18 @@ def test_a_store_refuses_what_makes_no_sense(work: Workplace) -> None:
 
 def test_a_claim_is_recorded_before_anything_starts(work: Workplace) -> None:
     """The store alone: what a worker claims is running, and nobody else can have it."""
-    job = work.submit("print", "x")
+    job, more = work.submit("print", "x"), work.submit("print", "more")
     with JobStore(work.queue.directory) as store, JobStore(work.queue.directory) as other:
-        claim = store.claim("worker-1", limit=2)
+        claim = store.claim("worker-1", limit=1)
         assert claim is not None
         assert claim.spec.id == job
-        assert other.claim("worker-2", limit=2) is None
+        assert other.claim("worker-2", limit=1) is None
+        second = other.claim("worker-2", limit=2)
+        assert second is not None
+        assert second.spec.id == more
+        assert store.claim("worker-3", limit=3) is None
+        other.finish(second, End("completed", exit_code=0))
+        assert store.get(more).status == Completed(exit_code=0)
         (attempt,) = other.get(job).attempts
         assert (attempt.number, attempt.worker, attempt.ended) == (1, "worker-1", None)
         # No process holds the lock of that worker.

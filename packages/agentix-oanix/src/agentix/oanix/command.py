@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import signal
+import sqlite3
 import sys
 import threading
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads standard output any more, and Python would complain about it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
-    except (OanixError, OSError) as error:
+    except (OanixError, OSError, sqlite3.Error) as error:
         print(f"agentix-oanix: {error}", file=sys.stderr)
         return REFUSED
 

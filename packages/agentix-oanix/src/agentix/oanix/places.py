@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ OWN = "agentix-oanix"
 
 def modules_directory(environ: Mapping[str, str]) -> Path:
     """Gives the directory of compiled programs: below `XDG_CACHE_HOME`, or `~/.cache`."""
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / OWN / "modules"
+    return Path(environ.get("XDG_CACHE_HOME") or _home() / ".cache") / OWN / "modules"
 
 
 def programs_directory(environ: Mapping[str, str]) -> Path:
@@ -33,4 +34,12 @@ def keep_program(directory: Path, wasm: bytes) -> Path:
 
 def jobs_directory(environ: Mapping[str, str]) -> Path:
     """Gives the directory of the queue: below `XDG_STATE_HOME`, or `~/.local/state`."""
-    return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / OWN / "jobs"
+    return Path(environ.get("XDG_STATE_HOME") or _home() / ".local" / "state") / OWN / "jobs"
+
+
+def _home() -> Path:
+    """Gives the home directory; one for temporary files where the user has none, as in images."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(tempfile.gettempdir())

@@ -111,7 +111,7 @@ class JobStore:
     def __init__(self, directory: JobDirectory) -> None:
         self.directory = directory
         """Where the jobs are kept."""
-        self._database = sqlite3.connect(directory.database, BUSY, isolation_level=None)
+        self._database = sqlite3.connect(directory.database, timeout=BUSY, isolation_level=None)
         try:
             self._set_up()
         except sqlite3.DatabaseError as error:
@@ -152,10 +152,11 @@ class JobStore:
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._database.execute("COMMIT")
         except BaseException:
-            self._database.execute("ROLLBACK")
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
             raise
-        self._database.execute("COMMIT")
 
     def submit(self, spec: JobSpec) -> None:
         """Adds a job to the queue.
@@ -232,6 +233,7 @@ class JobStore:
             for place, number, worker in lost:
                 message = why or f"the worker {worker} ended"
                 self._settle(place, number, End("lost", error=message))
+                self.directory.worker(worker).unlink(missing_ok=True)
         if lost:
             self._announce()
         return len(lost)

@@ -31,13 +31,13 @@ __all__ = ["GRACE", "Worker", "main"]
 logger = logging.getLogger(__name__)
 
 GRACE = 3.0
-"""Seconds that a tool has to end after its job was stopped or its time was over."""
+"""Seconds that a job has to end after its job was stopped or its time was over."""
 
 LOOK = 1.0
 """Seconds after which a worker looks for work though nothing told it to."""
 
 STUCK = 70
-"""The exit code of a worker whose tool did not end."""
+"""The exit code of a worker whose job did not end."""
 
 STDIN = 0
 
@@ -61,8 +61,8 @@ class Task:
         """Gives the end of a job that did not end when it was told to."""
         why = self.execution.stop.why
         if why is None:
-            return End("failed", error=f"timeout: the tool did not end within {GRACE} s after it")
-        return End(why, error=f"the tool did not end within {GRACE} s")
+            return End("failed", error=f"timeout: the job did not end within {GRACE} s after it")
+        return End(why, error=f"the job did not end within {GRACE} s")
 
 
 class Worker:
@@ -90,15 +90,18 @@ class Worker:
         self._machine = machine
         self._tools = tools
         self._leaving, self._left = Wakeup(), Wakeup()
-        self._is_leaving = self._is_interrupted = False
+        self._is_leaving = self._is_interrupted = self._has_failed = False
         self._task: Task | None = None
         self._turn = threading.Lock()
 
-    def run(self, signals: Wakeup) -> None:
+    def run(self, signals: Wakeup) -> bool:
         """Works until standard input ends or a signal comes.
 
         Args:
             signals: Is readable after a signal.
+
+        Returns:
+            Whether the worker could do its work to the end.
 
         Raises:
             JobError: Another worker has this name.
@@ -110,6 +113,7 @@ class Worker:
         runner.join()
         self._directory.worker(self._name).unlink()
         lock.release()
+        return not self._has_failed
 
     def _work(self) -> None:
         """Takes and runs jobs."""
@@ -122,6 +126,9 @@ class Worker:
                         wait_for([watch, self._leaving], LOOK)
                     else:
                         store.finish(claim, self._perform(store, claim))
+        except Exception:
+            self._has_failed = True
+            logger.exception("the worker can not go on")
         finally:
             self._left.set()
 
@@ -205,8 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = Machine(modules_directory(os.environ))
     directory = JobDirectory(options.directory)
     worker = Worker(directory, options.name, options.limit, machine, ToolRegistry(TOOLBOX))
-    worker.run(signals)
-    return 0
+    return 0 if worker.run(signals) else 1
 
 
 if __name__ == "__main__":
