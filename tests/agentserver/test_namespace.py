@@ -20,14 +20,14 @@ from agentix.agentserver.identity import Identity
 from agentix.agentserver.privileged import sign_privileged
 from agentix.local.bundle import make_namespace_bundle, make_runtime_bundle
 from agentix.version import VERSION
-from agentix_namespaces import agentserver
+from agentix_namespaces import agentserver, mock_agent
 from tests.agentserver.conftest import FIXTURE
-from tests.agentserver.messages import INVALID, T, add, egress
+from tests.agentserver.messages import INVALID, T, add, egress, escaped
 from tests.deployments.conftest import Target, docker_target, host_bundles
 
 __all__ = ["docker_target", "host_bundles"]
 
-NAMESPACE = Path(__file__).resolve().parents[2] / "namespaces" / "agentserver"
+NAMESPACES = Path(__file__).resolve().parents[2] / "namespaces"
 ADD = "<calculator.add.addpayload><a>7</a><b>35</b></calculator.add.addpayload>"
 
 
@@ -43,7 +43,8 @@ def local_bundles() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="agentix-bundles-") as directory:
         bundles = Path(directory)
         make_runtime_bundle(bundles / f"agentix/runtime/{VERSION}")
-        make_namespace_bundle(NAMESPACE, bundles / f"agentix/agentserver/{VERSION}")
+        for name in ("agentserver", "mock-agent"):
+            make_namespace_bundle(NAMESPACES / name, bundles / f"agentix/{name}/{VERSION}")
         yield bundles
 
 
@@ -177,3 +178,24 @@ async def test_signed_command_is_carried_out(local: RuntimeClient, tmp_path: Pat
         await local.remote(agentserver.privileged, signed)
     ended = sign_privileged("<shutdown/>", identity).decode()
     assert await local.remote(agentserver.privileged, ended) == ""
+
+
+async def test_functions_of_the_same_sandbox_are_tools(local_bundles: Path) -> None:
+    root = "ns.mock_agent.run.runargs"
+    config = SandboxConfig(image="/", namespaces=[agentserver, mock_agent])
+    async with (
+        LocalDeployment(bundles=local_bundles) as deployment,
+        deployment.session(config) as sandbox,
+        RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client,
+    ):
+        spec = organism(token=str(sandbox.token))
+        spec.yaml = spec.yaml.replace("[calculator.add]", '["ns:mock_agent.run"]')
+        spec.yaml += "runtime: {token_file: token, allow: [mock_agent.run]}\n"
+        await client.remote(agentserver.start, spec)
+        call = f"<{root}><instruction>fix it</instruction></{root}>"
+        topic = f"<topic>{escaped(call)}</topic>"
+        payload = f"<researcher.researchpayload>{topic}</researcher.researchpayload>"
+        (reply,) = await client.remote(agentserver.call, payload)
+    assert '<heard xmlns="" tag="result"' in reply.xml
+    assert "<exit_code>0</exit_code>" in reply.xml
+    assert "+fix it" in reply.xml
