@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentix.agentserver.errors import RegistrationError
-from agentix.agentserver.payload import describe_record, from_data, to_data
+from agentix.agentserver.payload import PayloadCodec, describe_record, from_data, to_data
+from agentix.agentserver.payload.example import example
 from agentix.agentserver.payload.kinds import (
+    SIMPLE,
     BooleanType,
     BytesType,
     DateTimeType,
@@ -107,7 +111,9 @@ def test_documentation_is_one_line_that_xml_can_hold() -> None:
     assert describe_record(Odd).fields[0].doc == "one two three"
 
 
-@pytest.mark.parametrize("default", ["\x00", "x" * 5_000, 2**1_025, b"bytes", Everything])
+@pytest.mark.parametrize(
+    "default", ["\x00", "x" * 5_000, 2**1_025, b"bytes", Everything], ids=range(5)
+)
 def test_a_default_that_can_not_be_shown_is_not(default: object) -> None:
     made: type = xmlify(dataclasses.make_dataclass("Made", [("a", str, field(default=default))]))
     assert describe_record(made).fields[0] == Field("a", TextType(), "", False, None)
@@ -244,6 +250,56 @@ def nested(depth: int) -> dict[str, object]:
 def test_data_that_describes_no_record_is_refused(data: object) -> None:
     with pytest.raises(RegistrationError):
         from_data(data)
+
+
+WORDS = [
+    *SIMPLE,
+    "record",
+    "list",
+    "dict",
+    "Optional",
+    "Literal",
+    "Enum",
+    "of",
+    "kind",
+    "\x00",
+    "<",
+]
+ATOMS = (
+    st.sampled_from(WORDS) | st.none() | st.booleans() | st.integers() | st.floats() | st.binary()
+)
+DATA = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(ATOMS, inner, max_size=5)
+        | st.fixed_dictionaries({"kind": st.sampled_from(WORDS), "of": inner})
+        | st.fixed_dictionaries({"kind": st.sampled_from(["Literal", "Enum"]), "values": inner})
+        | st.fixed_dictionaries(
+            {
+                "name": st.sampled_from(WORDS),
+                "type": inner | st.sampled_from(WORDS).map(lambda word: {"kind": word}),
+                "doc": st.just("") | inner,
+                "required": st.booleans(),
+                "default": st.none() | inner,
+            }
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(DATA, max_size=4), DATA)
+@settings(max_examples=150, deadline=None)
+def test_whatever_a_worker_sends_is_a_record_or_refused(fields: list[object], data: object) -> None:
+    for sent in (data, record_data(*fields)):
+        try:
+            record = from_data(sent)
+        except RegistrationError:
+            continue
+        codec = PayloadCodec("x.a", record)
+        assert codec.validate(codec.encode(example(record)))
+        assert codec.prompt("x", "X.")
 
 
 def test_workers_need_no_lxml() -> None:
