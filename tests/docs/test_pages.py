@@ -18,6 +18,7 @@ MODULES = (
     "agentix.docker",
     "agentix.local",
     "agentix.namespace_sdk",
+    "agentix.agentserver",
     "agentix.oanix",
     "agentix.oanix.jobs",
     "agentix.runtime",

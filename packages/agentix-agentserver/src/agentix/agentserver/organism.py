@@ -177,12 +177,22 @@ class Organism:
         return Journal(self.directory / spec.path, disk=spec.sync == "disk")
 
     def _make_handlers(self) -> Workers | InProcess:
+        workers = self.spec.workers
         settings = WorkerSettings(
             isolation=Isolation(self.spec.isolation),
             preload=self.spec.preload,
             path=tuple(str(self.directory / path) for path in self.spec.import_paths),
             hidden=private_paths(self.spec, self.directory),
             output=self.spec.limits.message_bytes,
+            readable=tuple(str(self.directory / path) for path in workers.readable),
+            workers=workers.live,
+            spares=workers.spares,
+            idle=workers.idle_seconds,
+            memory=workers.memory_bytes,
+            cpu=workers.cpu_seconds,
+            processes=workers.processes,
+            open_files=workers.open_files,
+            file_size=workers.file_bytes,
         )
         if settings.isolation is Isolation.INPROCESS:
             return InProcess(settings)

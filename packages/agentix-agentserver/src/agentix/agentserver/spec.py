@@ -35,6 +35,7 @@ __all__ = [
     "RuntimeSpec",
     "SpecError",
     "TlsSpec",
+    "WorkersSpec",
     "load_spec",
     "parse_spec",
 ]
@@ -214,6 +215,29 @@ class LimitsSpec(_Section):
     """Events that wait for a slow subscriber before it is told of a gap."""
 
 
+class WorkersSpec(_Section):
+    """What the workers that handlers run in may use."""
+
+    live: int = Field(default=256, ge=1)
+    """Workers that live at once; the one idle for longest makes room for the next."""
+    spares: int = Field(default=2, ge=0)
+    """Workers that are forked and held ahead of need."""
+    idle_seconds: float = Field(default=600.0, gt=0)
+    """Seconds without a message after which a worker is ended, and its memory with it."""
+    memory_bytes: int = Field(default=1 << 30, ge=1 << 26)
+    """The address space of a worker."""
+    cpu_seconds: int = Field(default=3600, ge=1)
+    """The processor time of a worker over its life."""
+    processes: int = Field(default=32, ge=1)
+    """Processes and threads that a worker may have."""
+    open_files: int = Field(default=64, ge=16)
+    """Files that a worker may have open."""
+    file_bytes: int = Field(default=1 << 24, ge=0)
+    """The largest file that a worker may write, and what its scratch directory holds."""
+    readable: tuple[str, ...] = ()
+    """Further files and directories that workers may read."""
+
+
 class ListenerSpec(_Section):
     """A listener: a name, a payload class, a handler and what it is for."""
 
@@ -335,6 +359,8 @@ class OrganismSpec(_Section):
     """The write-ahead log; `null` for none."""
     limits: LimitsSpec = LimitsSpec()
     """What the pump bounds."""
+    workers: WorkersSpec = WorkersSpec()
+    """What the workers that handlers run in may use."""
     meta: MetaSpec = MetaSpec()
     """Who is answered when it asks about capabilities."""
     oob: OobSpec = OobSpec()
