@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -298,6 +299,19 @@ def test_terminated_check_leaves_nothing_in_the_engine(docker_engine: str) -> No
             _, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (2, f"agentix-namespace: {image}: the check was ended\n")
     assert left_in_engine() == ([], [])
+
+
+def test_check_removes_what_killed_ones_left_long_ago(docker_engine: str) -> None:
+    old, new = "agentix-check-1000-left", f"agentix-check-{int(time.time())}-mine"
+    with image_of(sound()) as image:
+        docker("tag", image, "agentix-check-bare:1000-left")
+        for name in (old, new):
+            docker("create", "--name", name, image, "none")
+        try:
+            assert check(image) == []
+            assert left_in_engine() == ([new], [])
+        finally:
+            docker("rm", "--force", "--volumes", new)
 
 
 def test_bundle_for_the_host_has_no_finding(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import stat
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -45,6 +46,15 @@ EXEC_FAILED = re.compile(r"^(?:.*exec user process caused|exec /\S+): ", re.MULT
 
 NO_ANSWER = 900
 """The status that aiodocker gives an engine that can not be reached."""
+
+PREFIX = "agentix-check-"
+"""What the names of all containers of a check begin with."""
+
+BARE = "agentix-check-bare"
+"""The repository of the empty image."""
+
+LONG_AGO = 3600
+"""Seconds after which what a check left is nobody's any more."""
 
 CHUNK = 1 << 20
 
@@ -111,6 +121,7 @@ class Examination:
 
     async def findings(self) -> list[Finding]:
         """Looks at everything."""
+        await self._sweep()
         described = await self.docker.images.inspect(self.reference)
         volumes = (described.get("Config") or {}).get("Volumes") or {}
         findings = [] if "/nix" in volumes else [self._finding("AGX501", "VOLUME /nix is missing")]
@@ -130,10 +141,24 @@ class Examination:
     def _finding(self, code: str, message: str) -> Finding:
         return Finding(self.reference, None, code, message)
 
+    async def _sweep(self) -> None:
+        """Removes what checks left that were killed long ago."""
+        named = json.dumps({"name": [f"^/{PREFIX}"]})
+        for container in await self.docker.containers.list(all=True, filters=named):
+            [name, *_] = container._container["Names"]
+            if _is_old(name.removeprefix(f"/{PREFIX}")):
+                with suppress(aiodocker.DockerError):  # another check may be doing the same
+                    await container.delete(force=True, v=True)
+        for image in await self.docker.images.list():
+            for tag in image["RepoTags"] or ():
+                if tag.startswith(f"{BARE}:") and _is_old(tag.removeprefix(f"{BARE}:")):
+                    with suppress(aiodocker.DockerError):
+                        await self.docker.images.delete(tag, force=True)
+
     @asynccontextmanager
     async def _container(self, config: Mapping[str, Any]) -> AsyncIterator[str]:
         """Makes a container for the length of a block."""
-        name = f"agentix-check-{secrets.token_hex(8)}"
+        name = f"{PREFIX}{_stamp()}"
         container = await self.docker.containers.create(dict(config), name=name)
         try:
             yield name
@@ -171,7 +196,7 @@ class Examination:
     @asynccontextmanager
     async def _bare_image(self) -> AsyncIterator[str]:
         """Loads an image without any file, for the length of a block."""
-        tag = f"agentix-check-bare:{secrets.token_hex(8)}"
+        tag = f"{BARE}:{_stamp()}"
         await self.docker.images.import_image(bare_archive(tag))
         try:
             yield tag
@@ -202,6 +227,16 @@ class Examination:
         if has_started(ended["StatusCode"], said):
             return None
         return f"it ends with exit code {ended['StatusCode']}: {said.rpartition(chr(10))[2]}"
+
+
+def _stamp() -> str:
+    """Gives a part of a name that tells when it was made, and is nobody else's."""
+    return f"{int(time.time())}-{secrets.token_hex(8)}"
+
+
+def _is_old(stamp: str) -> bool:
+    made = stamp.partition("-")[0]
+    return made.isdigit() and int(made) < time.time() - LONG_AGO
 
 
 def _reason(message: str) -> str:
