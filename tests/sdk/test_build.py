@@ -137,8 +137,29 @@ def test_image_says_what_went_in(build: Command, source: Path, tmp_path: Path) -
     assert str(component.purl) == "pkg:pypi/shouter@1.2.3"
     assert [found.id for found in component.licenses] == ["MIT"]
     files = layer_files(tmp_path / "image.tar")
+    assert layer_modes(tmp_path / "image.tar") == {0o444, 0o555}
     assert files["nix/lock.json"].decode() == labels["org.agentix.lock"]
     assert files["nix/sbom.cdx.json"].decode() == labels["org.agentix.sbom"]
+
+
+def layer_modes(archive: Path) -> set[int]:
+    """Gives the modes of what lies in store paths: nobody may write there."""
+    return {
+        member.mode
+        for member in layer_members(archive)
+        if len(Path(member.name).parts) > 2 and not member.issym()
+    }
+
+
+def layer_members(archive: Path) -> list[tarfile.TarInfo]:
+    """Gives the members of all layers."""
+    found: list[tarfile.TarInfo] = []
+    with tarfile.open(archive) as opened:
+        manifest = json.load(opened.extractfile("manifest.json") or io.BytesIO())
+        for name in manifest[0]["Layers"]:
+            with tarfile.open(fileobj=opened.extractfile(name)) as layer:
+                found += layer.getmembers()
+    return found
 
 
 def layer_files(archive: Path) -> dict[str, bytes]:

@@ -1,6 +1,7 @@
 """`agentix-namespace dev`, as a process of its own, with files saved and calls made."""
 
 import asyncio
+import glob
 import os
 import re
 import signal
@@ -86,6 +87,13 @@ async def developing(source: Path, temporary: Path) -> AsyncIterator[Development
         await process.communicate()
 
 
+async def only_one_sandbox(temporary: Path) -> None:
+    """Waits until all sandboxes are gone but the one that serves."""
+    async with asyncio.timeout(DEADLINE):
+        while len(glob.glob(f"{temporary}/agentix-dev-*/agentix-*/runtime.sock")) != 1:
+            await asyncio.to_thread(os.sched_yield)
+
+
 def processes_with(text: str) -> list[str]:
     """Gives the command lines of processes that name something."""
     found = []
@@ -121,6 +129,7 @@ async def test_calls_are_printed_and_saves_are_taken(tmp_path: Path, temporary: 
         development.save("def count(text", "def count(words")
         told = await development.line(r"can not be loaded \(the version before it goes on\): (.*)")
         assert "its impl lacks the parameter 'text'" in told[1]
+        await only_one_sandbox(temporary)
         assert await client.remote(counter.count, "a b c") == 5
 
         development.save("def count(words", "def count(text")
@@ -132,24 +141,45 @@ async def test_calls_are_printed_and_saves_are_taken(tmp_path: Path, temporary: 
         assert await client.read_file("file", start=3) == b"tent"
 
 
+GATED = """        yield word
+        reader, writer = await asyncio.open_connection("127.0.0.1", {port})
+        await reader.read()
+        writer.close()"""
+
+
+@asynccontextmanager
+async def gate_on_loopback() -> AsyncIterator[tuple[int, asyncio.Queue[asyncio.StreamWriter]]]:
+    """Gives a port, and the connections to it."""
+    waiting: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    gate = await asyncio.start_server(lambda _, writer: waiting.put_nowait(writer), "127.0.0.1", 0)
+    async with gate:
+        yield gate.sockets[0].getsockname()[1], waiting
+        while not waiting.empty():
+            writer = waiting.get_nowait()
+            writer.close()
+            await writer.wait_closed()
+
+
 async def test_call_under_way_ends_in_the_sandbox_where_it_began(
     tmp_path: Path, temporary: Path
 ) -> None:
+    """Each word but the first waits until the test closes a connection that its impl opens."""
     source = write_counter(tmp_path / "counter")
     counter = stubs_of(source)
     async with (
+        gate_on_loopback() as (port, waiting),
         developing(source, temporary) as development,
         RuntimeClient(development.address) as client,
     ):
-        development.save(
-            "        yield word", "        yield word\n        await asyncio.sleep(1.5)"
-        )
+        development.save("        yield word", GATED.format(port=port))
         development.save("from collections.abc", "import asyncio\nfrom collections.abc")
         await development.line(r"reloaded in .*")
         async with aclosing(aiter(client.remote(counter.words, text="old call"))) as words:
             assert await anext(words) == "old"
             development.save("yield word", "yield word.upper()")
             await development.line(r"reloaded in .*")
+            async with asyncio.timeout(DEADLINE):
+                (await waiting.get()).close()
             assert await anext(words) == "call"
         async with aclosing(aiter(client.remote(counter.words, text="new call"))) as words:
             assert await anext(words) == "NEW"
