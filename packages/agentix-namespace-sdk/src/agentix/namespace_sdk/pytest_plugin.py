@@ -8,7 +8,8 @@
 | `sandbox_config` | what the sandbox is made of |
 | `sandbox` | a client of a sandbox, of the deployment that `--deployment` names |
 
-The fixtures are asynchronous and run by anyio's plugin, which comes with this distribution.
+Tests that use `mounted` or `sandbox` are coroutines, run by the plugin of anyio, which comes with
+this distribution: set `anyio_mode = "auto"` in `[tool.pytest.ini_options]`, as the templates do.
 """
 
 from collections.abc import AsyncIterator
