@@ -141,6 +141,8 @@ def attacks(bait: Bait, victim: str) -> list[tuple[str, str, str]]:
         ("send a datagram", "datagram", bait.datagrams),
         ("signal the pump", "send_signal", pump),
         ("signal the pump's parent", "send_signal", str(os.getppid())),
+        ("signal everyone", "signal_everyone", ""),
+        ("kill the group", "kill_group", ""),
         ("trace the pump", "trace", pump),
         ("read memory by system call", "read_memory", pump),
         ("run a program", "run_program", "/bin/true"),

@@ -229,7 +229,7 @@ async def test_a_dead_guard_takes_the_zygote_and_all_workers_with_it() -> None:
         assert await sum_of(workers, 1, 2) == b"<result>3</result>"
 
 
-async def test_closing_leaves_no_process_and_no_file() -> None:
+async def test_closing_leaves_no_process_and_no_file(caplog: pytest.LogCaptureFixture) -> None:
     async with Workers(settings()) as workers:
         await sum_of(workers, 1, 1)
         await attack(workers, "leave_child")
@@ -238,6 +238,7 @@ async def test_closing_leaves_no_process_and_no_file() -> None:
         processes = [workers.guard, *descendants(workers.guard)]
         descriptors = len(os.listdir("/proc/self/fd"))
     assert not any(is_alive(pid) for pid in processes)
+    assert "did not end within" not in caplog.text
     assert (await call)[0] is FailureKind.DIED
     assert len(os.listdir("/proc/self/fd")) < descriptors
     with pytest.raises(WorkersError, match="the workers are closed"):
