@@ -139,6 +139,51 @@ def test_every_edge_of_every_field_is_tried() -> None:
     assert {value[2] for value in values} == {None, 0, 1, -7, 2**63, 10**30}
 
 
+@dataclass
+class Number:
+    value: float
+
+
+@dataclass
+class Add:
+    left: "Add | Multiply | Negate | Call | Let | Number"
+    right: "Add | Multiply | Negate | Call | Let | Number"
+
+
+@dataclass
+class Multiply:
+    left: "Add | Multiply | Negate | Call | Let | Number"
+    right: "Add | Multiply | Negate | Call | Let | Number"
+
+
+@dataclass
+class Negate:
+    operand: "Add | Multiply | Negate | Call | Let | Number"
+
+
+@dataclass
+class Call:
+    name: str
+    arguments: "list[Add | Multiply | Negate | Call | Let | Number]"
+    keywords: "dict[str, Add | Multiply | Negate | Call | Let | Number]"
+
+
+@dataclass
+class Let:
+    bound: "dict[str, Add | Multiply | Negate | Call | Let | Number]"
+    body: "Add | Multiply | Negate | Call | Let | Number"
+
+
+def test_types_that_contain_each_other_end_with_few_values() -> None:
+    values = values_of(Let)
+    assert 0 < len(values) <= 64
+    assert {type(value.body) for value in values} >= {Number, Negate}
+    # Nothing in the JSON of a product tells it from a sum.
+    told = [lost for value in values if (lost := lost_value(Let, value))]
+    assert told
+    assert all("Multiply(" in lost for lost in told)
+
+
 def test_recursive_type_ends() -> None:
     depths = [depth(value) for value in values_of(Tree)]
     assert max(depths) >= 2

@@ -24,8 +24,8 @@ __all__ = ["NO_JSON", "kinds_without_json", "lost_value", "values_of"]
 NO_JSON = {"callable", "custom-error", "is-instance", "is-subclass"}
 """Kinds of schema that take objects which no JSON makes."""
 
-DEEPEST = 4
-"""How often a type may contain itself in a value."""
+DEEPEST = 3
+"""How many types that may contain themselves lie within each other in a value."""
 
 MOST = 64
 """The most values of one type that are tried."""
@@ -171,7 +171,9 @@ class Sampler:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._definitions: dict[str, Schema] = {}
-        self._depths: dict[str, int] = {}
+        self._depth = 0
+        self._referred: dict[tuple[str, int], list[Any]] = {}
+        self._validators: dict[int, SchemaValidator | None] = {}
 
     def samples(self) -> list[Any]:
         """Gives the values."""
@@ -188,7 +190,7 @@ class Sampler:
                 self._definitions |= {item["ref"]: item for item in schema["definitions"]}
                 return self._of(schema["schema"])
             case {"type": "definition-ref", "schema_ref": reference}:
-                return self._referred(reference)
+                return self._definition(reference)
             case {"type": "nullable"}:
                 return [None, *self._of(schema["schema"])]
             case {"type": "literal", "expected": expected}:
@@ -215,15 +217,16 @@ class Sampler:
             case _:
                 return []
 
-    def _referred(self, reference: str) -> list[Any]:
-        depth = self._depths.get(reference, 0)
-        if depth >= DEEPEST or reference not in self._definitions:
+    def _definition(self, reference: str) -> list[Any]:
+        """Gives the values of a type that is referred to, each depth of it worked out once."""
+        if self._depth >= DEEPEST or reference not in self._definitions:
             return []
-        self._depths[reference] = depth + 1
-        try:
-            return self._of(self._definitions[reference])
-        finally:
-            self._depths[reference] = depth
+        place = reference, self._depth
+        if place not in self._referred:
+            self._depth += 1
+            self._referred[place] = self._of(self._definitions[reference])[:MOST]
+            self._depth -= 1
+        return self._referred[place]
 
     def _inner(self, schema: Schema, inner: Any) -> list[Any]:
         if isinstance(inner, list):
@@ -249,6 +252,11 @@ class Sampler:
 
     def _validator(self, schema: Schema) -> SchemaValidator | None:
         """Gives what validates a part of the schema; `None` where it can not stand alone."""
+        if id(schema) not in self._validators:
+            self._validators[id(schema)] = self._new_validator(schema)
+        return self._validators[id(schema)]
+
+    def _new_validator(self, schema: Schema) -> SchemaValidator | None:
         definitions = list(self._definitions.values())
         whole: Any = {"type": "definitions", "schema": schema, "definitions": definitions}
         try:
