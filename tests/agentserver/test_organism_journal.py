@@ -14,11 +14,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agentix.agentserver import Event, Organism
+from agentix.agentserver import CallTimeoutError, Event, Organism, OrganismClosedError
 from agentix.agentserver.journal import Journal, JournalError
-from tests.agentserver.conftest import FIXTURE, Start, document, events, listener, organism_of
+from tests.agentserver.conftest import (
+    FIXTURE,
+    Start,
+    document,
+    events,
+    listener,
+    organism_of,
+    until,
+)
 from tests.agentserver.messages import T, add, egress, envelope
-from tests.agentserver.test_pump_emissions import ADD, ask
+from tests.agentserver.test_pump_emissions import ADD, ask, tell
 
 RESULT = egress("calculator.add", '<result xmlns="">42</result>')
 
@@ -222,3 +230,77 @@ async def test_without_a_journal_nothing_is_written(start: Start, tmp_path: Path
     assert await organism.call(envelope(add(7, 35)), "ext") == [RESULT]
     assert os.listdir(tmp_path) == ["schemas"]
     assert len([event async for event in organism.history(T)]) == 2
+
+
+FULL = """
+import asyncio, resource, signal, sys
+from pathlib import Path
+from agentix.agentserver.journal import Journal, JournalError
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with Journal(Path(sys.argv[1])) as journal:
+    journal.write([[1, "x" * 100]])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+    for _ in range(2):
+        try:
+            journal.write([[2, "x" * 100]])
+        except JournalError as error:
+            print(error)
+"""
+
+
+def test_a_journal_that_can_not_be_written_takes_nothing_more(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, second = ended.stdout.splitlines()
+    assert first == second
+    assert "File too large" in first
+    with Journal(tmp_path) as journal:
+        assert list(journal.frames()) == [[[1, "x" * 100]]]
+
+
+async def test_an_organism_that_does_not_run_takes_nothing(tmp_path: Path) -> None:
+    organism = organism_of(tmp_path, isolation="inprocess")
+    async with organism:
+        pass
+    with pytest.raises(OrganismClosedError, match="does not run"):
+        await organism.post(envelope(add(7, 35)), "ext")
+
+
+async def test_a_call_that_the_end_cuts_off_is_told_and_reported(tmp_path: Path) -> None:
+    tool = listener("tool")
+    slow = tell("tool", "<a/>").replace(b"</returns>", b"</returns><seconds>30</seconds>")
+    async with organism_of(tmp_path, [tool], isolation="inprocess") as organism:
+        call = asyncio.create_task(organism.call(slow, "ext"))
+        async with asyncio.timeout(10), aclosing(organism.listen(thread=T)) as listening:
+            assert [event.kind async for event in until(listening, "message")][-1] == "message"
+    with pytest.raises(OrganismClosedError, match="while a call was under way"):
+        await call
+    async with organism_of(tmp_path, [tool], isolation="inprocess") as organism:
+        (report,) = await events(organism, "huh")
+    assert report.thread == T
+    assert b"<error>Handler failed</error>" in report.xml
+
+
+async def test_a_listener_that_is_gone_after_a_restart_is_reported(tmp_path: Path) -> None:
+    tool = listener("tool")
+    limits = {"concurrent_handlers": 1}
+    slow = tell("tool", "<a/>").replace(b"</returns>", b"</returns><seconds>30</seconds>")
+    async with organism_of(tmp_path, [tool], isolation="inprocess", limits=limits) as organism:
+        await organism.post(slow, "ext")
+        await organism.post(envelope(add(7, 35)), "ext")
+        await organism.post(tell("tool", "<b/>"), "ext")
+    async with organism_of(tmp_path, isolation="inprocess") as organism:
+        await organism.settled()
+        answers = [event for event in await events(organism, "message", "huh") if event.to == "ext"]
+    assert [event.kind for event in answers] == ["huh", "huh", "message"]
+    assert answers[2].xml == RESULT
+
+
+async def test_a_call_that_takes_too_long_is_told_with_what_came(start: Start) -> None:
+    organism = await start(listener("tool"))
+    slow = tell("tool", "<a/>").replace(b"</returns>", b"</returns><seconds>30</seconds>")
+    with pytest.raises(CallTimeoutError, match=f"thread {T} was still busy") as raised:
+        await organism.call(slow, "ext", timeout=0.05)
+    assert raised.value.thread == T
+    assert raised.value.replies == ()

@@ -77,9 +77,15 @@ class Emitter:
         if not emission.payloads:
             await self.fail(delivery, CannedText.NO_BYTES, "it returned no element")
             return
+        dropped = 0
         for element in emission.payloads:
-            if thread.alive:
+            if route(delivery.target.listener, str(element.tag)) is Way.DROP:
+                self._security(thread.name, thread, f"it emitted {element.tag!r}")
+                dropped += 1
+            elif thread.alive:
                 await self._emit(delivery.target, element, exchange, emission.repairs)
+        if dropped == len(emission.payloads):
+            await self.fail(delivery, CannedText.NO_BYTES, "all that it returned was dropped")
 
     async def _emit(
         self, source: Target, element: Element, exchange: Exchange, repairs: tuple[str, ...]

@@ -1,11 +1,13 @@
 """Graphs: an organism as a drawing, in mermaid, graphviz or JSON."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Edge", "Graph", "Node", "draw"]
+from agentix.agentserver.registry import Listener, Registry
+
+__all__ = ["Edge", "Graph", "Node", "draw", "graph_of"]
 
 Shape = Literal["listener", "agent", "group", "gateway", "trusted"]
 
@@ -64,6 +66,41 @@ class Graph:
 
 def _within(edges: Iterable[Edge], chosen: set[str]) -> tuple[Edge, ...]:
     return tuple(edge for edge in edges if {edge.caller, edge.callee} <= chosen)
+
+
+def graph_of(name: str, registry: Registry, gateways: Container[str]) -> Graph:
+    """Gives the graph of an organism.
+
+    Args:
+        name: The organism's name.
+        registry: Its listeners.
+        gateways: The names of those that are other organisms.
+    """
+    groups = dict.fromkeys(listener.group for listener in registry if listener.group is not None)
+    return Graph(
+        name,
+        (
+            *(Node(each.name, _shape(each, gateways), each.description) for each in registry),
+            *(Node(group, "group", "A broadcast group.") for group in groups),
+        ),
+        tuple(_edges(registry)),
+        tuple(Edge(each.group, each.name) for each in registry if each.group is not None),
+    )
+
+
+def _shape(listener: Listener, gateways: Container[str]) -> Shape:
+    if listener.name in gateways:
+        return "gateway"
+    if listener.trusted is not None:
+        return "trusted"
+    return "agent" if listener.agent else "listener"
+
+
+def _edges(registry: Registry) -> Iterator[Edge]:
+    for listener in registry:
+        for peer in listener.peers:
+            if registry.named(peer):
+                yield Edge(listener.name, peer.replace("ns:", "ns.", 1))
 
 
 def draw(graph: Graph, format: str) -> str:  # noqa: A002 - the protocol's word

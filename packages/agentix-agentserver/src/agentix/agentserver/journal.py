@@ -8,10 +8,12 @@ disk has it too.
 
 import asyncio
 import fcntl
+import logging
 import os
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
@@ -25,6 +27,8 @@ __all__ = ["Entry", "Journal", "JournalError"]
 
 Entry = Sequence[Any]
 """What is written of one fact: a number that says which, and its values."""
+
+logger = logging.getLogger(__name__)
 
 HEADER = Struct("<II")
 FILE = "journal.log"
@@ -49,6 +53,7 @@ class Journal:
         self._disk = disk
         self._file = -1
         self._size = 0
+        self._broken: JournalError | None = None
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._pack = msgpack.Packer(use_bin_type=True).pack
@@ -90,7 +95,8 @@ class Journal:
     def close(self) -> None:
         """Writes what waits, and closes the file."""
         if self._file >= 0:
-            self._flush()
+            with suppress(JournalError):
+                self._flush()
             os.close(self._file)
             self._file = -1
 
@@ -119,10 +125,20 @@ class Journal:
         data = b"".join(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0
-        while data:
-            written = os.write(self._file, data)
-            self._size += written
-            data = data[written:]
+        if self._broken is not None:
+            raise self._broken
+        try:
+            while data:
+                written = os.write(self._file, data)
+                self._size += written
+                data = data[written:]
+        except OSError as error:
+            # A frame in part would hide those after it; nothing is taken that is not written.
+            self._broken = JournalError(
+                f"{self._directory}: the journal can not be written: {error}"
+            )
+            logger.critical("%s; the organism takes no more messages", self._broken)
+            raise self._broken from error
 
     @property
     def on_disk(self) -> bool:

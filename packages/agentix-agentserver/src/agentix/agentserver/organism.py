@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,28 +11,27 @@ from typing import Any, Self
 
 from lxml import etree
 
+from agentix.agentserver.capability import Capability, capability_of
 from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
 from agentix.agentserver.deadlines import Deadlines
 from agentix.agentserver.edges import open_edges
 from agentix.agentserver.emitter import CORE
 from agentix.agentserver.errors import AgentServerError
 from agentix.agentserver.events import Event, EventBus
-from agentix.agentserver.graph import Edge, Graph, Node, Shape, draw
+from agentix.agentserver.graph import draw, graph_of
 from agentix.agentserver.journal import Journal
 from agentix.agentserver.ledger import Ledger, Recovered
 from agentix.agentserver.meta import allowed_listeners
 from agentix.agentserver.names import new_thread_id
 from agentix.agentserver.principal import LOCAL, Principal
-from agentix.agentserver.private import kept_directory, private_paths
+from agentix.agentserver.private import kept_directory
 from agentix.agentserver.pump import Pump
 from agentix.agentserver.registration import Registrar
 from agentix.agentserver.registry import Listener, Registry
 from agentix.agentserver.spec import GatewaySpec, ListenerSpec, OrganismSpec, load_spec
 from agentix.agentserver.threads import Thread
 from agentix.agentserver.trusted import TrustedListener
-from agentix.agentserver.worker.inprocess import InProcess
-from agentix.agentserver.worker.pool import Workers
-from agentix.agentserver.worker.settings import Isolation, WorkerSettings
+from agentix.agentserver.workforce import make_workforce
 from agentix.agentserver.xml.envelope import build_envelope
 
 __all__ = [
@@ -86,24 +85,6 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Capability:
-    """A listener, as its callers know it."""
-
-    name: str
-    """Its name."""
-    description: str
-    """What it is for."""
-    root_tag: str
-    """The root tag of its payload."""
-    xsd: bytes
-    """The schema of its payload; empty where it takes several."""
-    example: str
-    """An example of its payload."""
-    prompt: str
-    """What a model is told about it."""
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadInfo:
     """A thread that is alive."""
 
@@ -142,7 +123,7 @@ class Organism:
         self._bus = EventBus()
         self._journal = self._make_journal()
         self._ledger = Ledger(self._journal, self._bus)
-        self._handlers = self._make_handlers()
+        self._handlers = make_workforce(spec, directory)
         self._registrar = Registrar(self._handlers, spec.limits, directory / spec.schemas)
         self._trusted: list[TrustedListener] = []
         self._gateways: dict[str, GatewaySpec] = {}
@@ -175,28 +156,6 @@ class Organism:
         if spec is None:
             return Journal(None)
         return Journal(self.directory / spec.path, disk=spec.sync == "disk")
-
-    def _make_handlers(self) -> Workers | InProcess:
-        workers = self.spec.workers
-        settings = WorkerSettings(
-            isolation=Isolation(self.spec.isolation),
-            preload=self.spec.preload,
-            path=tuple(str(self.directory / path) for path in self.spec.import_paths),
-            hidden=private_paths(self.spec, self.directory),
-            output=self.spec.limits.message_bytes,
-            readable=tuple(str(self.directory / path) for path in workers.readable),
-            workers=workers.live,
-            spares=workers.spares,
-            idle=workers.idle_seconds,
-            memory=workers.memory_bytes,
-            cpu=workers.cpu_seconds,
-            processes=workers.processes,
-            open_files=workers.open_files,
-            file_size=workers.file_bytes,
-        )
-        if settings.isolation is Isolation.INPROCESS:
-            return InProcess(settings)
-        return Workers(settings)
 
     async def __aenter__(self) -> Self:
         """Starts workers, registers every listener, and delivers what the journal holds.
@@ -268,12 +227,7 @@ class Organism:
 
     async def _bring_back(self, recovered: Recovered) -> None:
         """Brings back the threads of the time before; delivers or reports what was under way."""
-        for id, (parent, name) in recovered.threads.items():  # noqa: A001 - the thread's word for it
-            above = self.pump.threads.get(parent) if parent else None
-            if above is not None:
-                self.pump.threads.open_child(above, name, id)
-            elif not parent:
-                self.pump.threads.open_root(id, name)
+        self.pump.threads.bring_back(recovered.threads)
         for thread in self.pump.threads:
             if thread.parent is None and thread.name == SYSTEM:
                 self.pump.prune(thread, True)
@@ -297,7 +251,12 @@ class Organism:
         Args:
             message: The bytes of a `<message>`.
             principal: Who sends it, as established by the caller of this function.
+
+        Raises:
+            OrganismClosedError: The organism does not run.
+            JournalError: The journal can not be written; the message is not taken.
         """
+        self._check_running()
         seq = self._ledger.seq
         state, _ = await self.pump.post(message, Principal.of(principal))
         return Receipt(state.thread_id, seq)
@@ -317,14 +276,20 @@ class Organism:
 
         Raises:
             CallTimeoutError: Something is still under way.
-            OrganismClosedError: The organism ended meanwhile.
+            OrganismClosedError: The organism does not run, or ended meanwhile.
+            JournalError: The journal can not be written; the message is not taken.
         """
+        self._check_running()
         state, exchange = await self.pump.post(message, Principal.of(principal))
         try:
             await exchange.ended(self._deadlines, timeout)
         except TimeoutError:
             raise CallTimeoutError(state.thread_id, exchange.replies) from None
         return exchange.replies
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise OrganismClosedError("the organism does not run: use it in an `async with`")
 
     def listen(
         self,
@@ -395,12 +360,12 @@ class Organism:
         listener = self._registry.get(name)
         if listener is None:
             raise KeyError(name)
-        return _capability(listener)
+        return capability_of(listener)
 
     def catalog(self, principal: Principal | str = LOCAL) -> list[Capability]:
         """Gives the listeners that a principal may call."""
         listeners = allowed_listeners(self._registry, Principal.of(principal))
-        return [_capability(listener) for listener in listeners]
+        return [capability_of(listener) for listener in listeners]
 
     def peers(self, name: str) -> list[Capability]:
         """Gives the listeners that a listener may call, for the prompt of a model.
@@ -412,7 +377,7 @@ class Organism:
         if listener is None:
             raise KeyError(name)
         found = [peer for each in listener.peers for peer in self._registry.named(each)]
-        return [_capability(each) for each in found]
+        return [capability_of(each) for each in found]
 
     def threads(self) -> list[ThreadInfo]:
         """Gives the threads that are alive."""
@@ -463,38 +428,8 @@ class Organism:
         Raises:
             ValueError: There is no such format.
         """
-        graph = Graph(
-            self.spec.organism.name,
-            tuple(self._nodes()),
-            tuple(self._edges()),
-            tuple(self._members()),
-        )
+        graph = graph_of(self.spec.organism.name, self._registry, self._gateways)
         return draw(graph if team is None else graph.team(team), format)
-
-    def _nodes(self) -> Iterator[Node]:
-        for listener in self._registry:
-            yield Node(listener.name, self._shape(listener), listener.description)
-        for group in {listener.group: None for listener in self._registry if listener.group}:
-            yield Node(str(group), "group", "A broadcast group.")
-
-    def _shape(self, listener: Listener) -> Shape:
-        if listener.name in self._gateways:
-            return "gateway"
-        if listener.trusted is not None:
-            return "trusted"
-        return "agent" if listener.agent else "listener"
-
-    def _edges(self) -> Iterator[Edge]:
-        for listener in self._registry:
-            for peer in listener.peers:
-                name = peer.replace("ns:", "ns.", 1)
-                if self._registry.named(peer):
-                    yield Edge(listener.name, name)
-
-    def _members(self) -> Iterator[Edge]:
-        for listener in self._registry:
-            if listener.group is not None:
-                yield Edge(listener.group, listener.name)
 
     def status(self) -> dict[str, Any]:
         """Gives facts about the organism, as JSON has them."""
@@ -530,7 +465,7 @@ class Organism:
             self._registrar.write_schemas([listener])
         self._tell_state(listener, "registered")
         self.pump.commit()
-        return _capability(listener)
+        return capability_of(listener)
 
     async def unregister(self, name: str) -> None:
         """Removes a listener; its threads stay, and messages for it lead nowhere.
@@ -586,16 +521,3 @@ async def _in_turns(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
         if number % CHUNK == CHUNK - 1:
             await asyncio.sleep(0)
         yield event
-
-
-def _capability(listener: Listener) -> Capability:
-    codec = listener.codecs[0]
-    prompt = "" if codec is None else codec.prompt(listener.name, listener.description)
-    return Capability(
-        name=listener.name,
-        description=listener.description,
-        root_tag=listener.root,
-        xsd=b"" if codec is None else codec.xsd,
-        example="" if codec is None else codec.example(),
-        prompt=prompt,
-    )

@@ -331,24 +331,25 @@ class Pump:
             thread=thread.parent,
         )
         await self.ingress.run(state)
-        target = self._target_again(state, thread)
-        if target is None or pending.started or state.error is not None:
+        state.target_listeners = self._targets_again(state, thread)
+        payloads = [] if pending.started else await self._accept(state)
+        if state.error is not None or not payloads:
             await self._report(thread, state)
             self._ledger.finished(pending.number)
             return
-        state.target_listeners = (target,)
-        (payload,) = await self._accept(state)
-        self._enqueue(Delivery(pending.number, target, payload, state))
+        (target,) = state.target_listeners
+        self._enqueue(Delivery(pending.number, target, payloads[0], state))
 
-    def _target_again(self, state: MessageState, thread: Thread) -> Target | None:
+    def _targets_again(self, state: MessageState, thread: Thread) -> tuple[Target, ...]:
+        """Gives the target of a message that was under way; none where it is gone."""
         listener = self._registry.get(thread.name)
         if listener is None or state.payload_tree is None:
-            return None
+            return ()
         tag = str(state.payload_tree.tag)
-        if tag in (*listener.tags(), listener.group_root):
-            return Target(listener, thread)
+        if listener in self._registry.find(tag):
+            return (Target(listener, thread),)
         index = listener.reply_class(tag)
-        return None if index is None else Target(listener, thread, index)
+        return () if index is None else (Target(listener, thread, index),)
 
     async def _report(self, thread: Thread, state: MessageState) -> None:
         """Tells a caller that the organism ended while its message was at a handler."""

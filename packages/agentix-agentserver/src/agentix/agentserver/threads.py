@@ -1,7 +1,7 @@
 """Threads: an opaque UUID for each (conversation, path), known to the pump alone."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from agentix.agentserver.names import new_thread_id
@@ -122,6 +122,19 @@ class Threads:
         child = self._add(Thread(id or new_thread_id(), name, parent))
         parent.adopt(child)
         return child
+
+    def bring_back(self, threads: Mapping[str, tuple[str, str]]) -> None:
+        """Brings back the threads of the time before, parents first.
+
+        Args:
+            threads: The UUID of the parent, empty for roots, and the name of each, by its UUID.
+        """
+        for id, (parent, name) in threads.items():  # noqa: A001 - the thread's word for it
+            above = self._threads.get(parent)
+            if above is not None:
+                self.open_child(above, name, id)
+            elif not parent:
+                self.open_root(id, name)
 
     def _add(self, thread: Thread) -> Thread:
         self._threads[thread.id] = thread
