@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 import wasmtime
 
+from agentix.oanix.jobs import Completed, JobQueue
 from agentix.oanix.jobs.directory import JobDirectory
 from agentix.oanix.jobs.lock import holder
 from tests.oanix.job_processes import GUESTS, wait_until
@@ -293,3 +294,15 @@ def test_a_damaged_queue_is_refused(tmp_path: Path) -> None:
     refused = call("job", "--queue", str(tmp_path), "list")
     assert (refused.returncode, refused.stdout) == (125, b"")
     assert refused.stderr.endswith(b"jobs.sqlite can not be used: file is not a database\n")
+
+
+def test_submitting_at_once_makes_one_queue_with_one_manager(program: str, queue: Path) -> None:
+    command = [*COMMAND, "job", "submit", program, "exit", "3"]
+    submitting = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(5)]
+    numbers = [process.communicate(timeout=60)[0].decode().strip() for process in submitting]
+    assert [process.returncode for process in submitting] == [0] * 5
+    with JobQueue(queue) as jobs:
+        for number in numbers:
+            assert jobs.wait(UUID(number), 60).status == Completed(exit_code=3)
+        assert len(jobs.jobs()) == 5
+    assert (queue / "manager.log").read_text() == ""

@@ -26,6 +26,8 @@ class JobDirectory:
         """The database of the jobs."""
         self.setup = self.path / "setup.lock"
         """Is locked while the database is made."""
+        self.start = self.path / "start.lock"
+        """Is locked while a manager is started on demand."""
         self.programs = self.path / "programs"
         """Has the programs that were submitted with their content, by their SHA-256."""
         self.manager = self.path / "manager.lock"

@@ -5,6 +5,7 @@ and leave; the next manager goes on with the queue.
 """
 
 import argparse
+import fcntl
 import logging
 import os
 import signal
@@ -226,19 +227,23 @@ def start_manager(directory: JobDirectory) -> None:
     Raises:
         JobError: It does not start; the message says where it wrote why.
     """
-    if holder(directory.manager) is not None:
-        return
+    with directory.start.open("wb") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if holder(directory.manager) is None and _start_detached(directory) != 0:
+            raise JobError(f"the manager did not start: see {directory.manager_log}")
+
+
+def _start_detached(directory: JobDirectory) -> int:
+    """Starts a manager, and gives the exit code of what waited until it had the directory."""
     command = [*python_command("agentix.oanix.jobs.manager"), str(directory.path), "--detach"]
     with directory.manager_log.open("ab") as log:
-        code = subprocess.run(
+        return subprocess.run(
             [*command, "--linger", str(LINGER)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
             check=False,
         ).returncode
-    if code != 0:
-        raise JobError(f"the manager did not start: see {directory.manager_log}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,50 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 from uuid import UUID
 
 from agentix.oanix.errors import JobError
 from agentix.oanix.jobs.directory import JobDirectory
-from agentix.oanix.jobs.job import Attempt, AttemptOutcome, Job, JobResult, JobSpec
+from agentix.oanix.jobs.job import AttemptOutcome, Job, JobResult, JobSpec
 from agentix.oanix.jobs.lock import holder
+from agentix.oanix.jobs.rows import SCHEMA, attempt_of, has_ended, has_succeeded, status_of
 
 __all__ = ["Claim", "End", "JobStore"]
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
-    place INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    spec TEXT NOT NULL,
-    priority INTEGER NOT NULL,
-    retries INTEGER NOT NULL,
-    waiting INTEGER NOT NULL,
-    status TEXT NOT NULL DEFAULT 'pending',
-    exit_code INTEGER,
-    error TEXT,
-    cancelled INTEGER NOT NULL DEFAULT 0,
-    result TEXT
-) STRICT;
-CREATE INDEX IF NOT EXISTS queue ON jobs (priority DESC, place)
-    WHERE status = 'pending' AND waiting = 0;
-CREATE TABLE IF NOT EXISTS needs (
-    job INTEGER NOT NULL REFERENCES jobs,
-    needed INTEGER NOT NULL REFERENCES jobs,
-    PRIMARY KEY (needed, job)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS attempts (
-    job INTEGER NOT NULL REFERENCES jobs,
-    number INTEGER NOT NULL,
-    worker TEXT NOT NULL,
-    started REAL NOT NULL,
-    ended REAL,
-    outcome TEXT,
-    exit_code INTEGER,
-    error TEXT NOT NULL DEFAULT '',
-    PRIMARY KEY (job, number)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS alive ON attempts (job) WHERE ended IS NULL;
-"""
 
 NEXT = """
 SELECT place, spec FROM jobs WHERE status = 'pending' AND waiting = 0
@@ -169,13 +135,13 @@ class JobStore:
             needed = [self._row(wanted) for wanted in dict.fromkeys(spec.after)]
             place = self._insert(spec, needed)
             for row in needed:
-                if _has_ended(row) and not _has_succeeded(row):
+                if has_ended(row) and not has_succeeded(row):
                     self._fail_after(place, row["id"])
                     break
         self.directory.work.ring()
 
     def _insert(self, spec: JobSpec, needed: Sequence[sqlite3.Row]) -> int:
-        waiting = sum(not _has_succeeded(row) for row in needed)
+        waiting = sum(not has_succeeded(row) for row in needed)
         values = (str(spec.id), spec.model_dump_json(), spec.priority, spec.retries, waiting)
         columns = "id, spec, priority, retries, waiting"
         try:
@@ -323,7 +289,7 @@ class JobStore:
         """
         with self._change():
             row = self._row(job)
-            if _has_ended(row):
+            if has_ended(row):
                 raise JobError(f"job {job} has ended: it is {row['status']}")
             self._database.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", (str(job),))
             if row["status"] == "pending":
@@ -372,8 +338,8 @@ class JobStore:
         query = "SELECT * FROM attempts WHERE job = ? ORDER BY number"
         return Job(
             spec=JobSpec.model_validate_json(row["spec"]),
-            status=_status(row),
-            attempts=tuple(_attempt(found) for found in self._rows(query, row["place"])),
+            status=status_of(row),
+            attempts=tuple(attempt_of(found) for found in self._rows(query, row["place"])),
             result=None if row["result"] is None else JobResult.model_validate_json(row["result"]),
         )
 
@@ -385,34 +351,3 @@ class JobStore:
 
 def _now() -> float:
     return datetime.now(UTC).timestamp()
-
-
-def _has_ended(row: sqlite3.Row) -> bool:
-    return row["status"] not in ("pending", "running")
-
-
-def _has_succeeded(row: sqlite3.Row) -> bool:
-    return (row["status"], row["exit_code"]) == ("completed", 0)
-
-
-def _status(row: sqlite3.Row) -> Any:
-    """Gives the fields of a `JobStatus`."""
-    match row["status"]:
-        case "completed":
-            return {"status": "completed", "exit_code": row["exit_code"]}
-        case "failed":
-            return {"status": "failed", "error": row["error"]}
-        case status:
-            return {"status": status}
-
-
-def _attempt(row: sqlite3.Row) -> Attempt:
-    return Attempt(
-        number=row["number"],
-        worker=row["worker"],
-        started=datetime.fromtimestamp(row["started"], UTC),
-        ended=None if row["ended"] is None else datetime.fromtimestamp(row["ended"], UTC),
-        outcome=row["outcome"],
-        exit_code=row["exit_code"],
-        error=row["error"],
-    )
