@@ -151,6 +151,9 @@ def test_a47_stray_signs_and_html_entities_are_kept_as_text() -> None:
         ("&NotEqualTilde;", "\u2242\u0338"),
         ("<!important> & <? no ?>", "<!important> & <? no ?>"),
         ("<?do it?> &", " &"),
+        ("for (i = 0; i<n; i++) x(i<m);", "for (i = 0; i<n; i++) x(i<m);"),
+        ("if (a[b[0]]>1 && c<d) {}", "if (a[b[0]]>1 && c<d) {}"),
+        ("]]> <![CDATA[]] >]]>", "]]> ]] >"),
     ],
 )
 def test_a47_repair_keeps_every_character(text: str, meant: str) -> None:
@@ -160,8 +163,8 @@ def test_a47_repair_keeps_every_character(text: str, meant: str) -> None:
 
 
 def test_a47_attributes_are_mended_too() -> None:
-    (payload,) = read("<a b='x & y < z &nbsp;\" &amp;' c=\"it's &\"/>").payloads
-    assert dict(payload.attrib) == {"b": 'x & y < z \u00a0" &', "c": "it's &"}
+    (payload,) = read("<a b='x & y < z &nbsp;\" &amp;' c=\"it's &QUOT;&NewLine;\"/>").payloads
+    assert dict(payload.attrib) == {"b": 'x & y < z \u00a0" &', "c": "it's \"\n"}
 
 
 @pytest.mark.parametrize(
@@ -197,6 +200,9 @@ def test_a47_what_was_cut_off_is_completed_and_listed(text: str, meant: str, rep
         "<result><a b=",
         "<result><a b='1></result>",
         "<result a=1>42</result>",
+        "<result>1 <b 2</result>",
+        "<result>1 <b",
+        "<result>1 </b; 2</result>",
         "<result a='1' a='2'>42</result>",
         "<result><![CDATA[42</result>",
         "<result><!-- 42</result>",

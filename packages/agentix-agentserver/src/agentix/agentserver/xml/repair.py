@@ -1,8 +1,9 @@
 """Repair: makes well-formed what almost is, without losing a character, and says what it did.
 
-Stray ampersands and less-than signs are escaped, HTML's entities become characters, XML
-declarations go, and elements that were left open are closed. Text is never dropped, and an end
-tag that ends nothing is refused, since what follows it would be somebody else's.
+Stray ampersands, less-than signs and ends of sections are escaped, HTML's entities become
+characters, XML declarations go, and elements that were left open are closed. Text is never
+dropped, and an end tag that ends nothing is refused, since what follows it would be somebody
+else's.
 """
 
 import re
@@ -27,13 +28,11 @@ TOKEN: Final = re.compile(
     |(?P<end></(?P<ended>{NAME})\s*+>)
     |(?P<start><(?P<started>{NAME})(?:{ATTRIBUTE})*+\s*+(?P<empty>/?+)>)
     |(?P<cut><(?:/(?:{NAME})?+\s*+)?+\Z)
-    |(?P<broken></?{NAME})
+    |(?P<broken></{NAME}|<{NAME}(?=[\s/>]|\Z))
     |(?P<less><)""",
     re.VERBOSE,
 )
 """What begins with a less-than sign; possessive, so that each character is looked at once."""
-
-MARK: Final = re.compile("[<&]")
 
 CLOSING: Final = {"comment": "-->", "cdata": "]]>", "instruction": "?>"}
 REFERENCE: Final = re.compile(
@@ -44,7 +43,8 @@ REFERENCE: Final = re.compile(
 """A reference to a character, or a sign that is none."""
 
 FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+ESCAPES: Final = str.maketrans({sign: f"&#{ord(sign)};" for sign in "&<>\"'\t\n"})
+"""How characters that HTML has names for are written, in texts and in attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +92,13 @@ class Work:
 
     def step(self) -> bool:
         """Copies up to the next token and deals with it; gives False at the end."""
-        mark = MARK.search(self.text, self.place)
-        if mark is None:
-            self.pieces.append(self.text[self.place :])
+        start = self.text.find("<", self.place)
+        if start < 0:
+            self.copy_text(len(self.text))
             self.close_down_to(0)
             return False
-        start = mark.start()
-        self.pieces.append(self.text[self.place : start])
-        if mark[0] == "&":
-            self.reference(start)
-        else:
-            self.markup(start)
+        self.copy_text(start)
+        self.markup(start)
         return True
 
     def markup(self, start: int) -> None:
@@ -133,6 +129,14 @@ class Work:
         """Counts something that was done."""
         self.notes[what] += 1
 
+    def copy_text(self, end: int) -> None:
+        """Copies the text up to a place; what would end a section is no part of a text."""
+        text = self.text[self.place : end]
+        if "]]>" in text:
+            self.notes["escaped the end of a section"] += text.count("]]>")
+            text = text.replace("]]>", "]]&gt;")
+        self.pieces.append(self.mended(text) if "&" in text else text)
+
     def copy_section(self, start: int, mark: str) -> None:
         """Copies a comment, a CDATA section or an instruction; a declaration is left out."""
         end = self.text.find(mark, self.place)
@@ -150,7 +154,7 @@ class Work:
         """Copies a start tag, and mends what its attributes hold."""
         tag = found[0]
         if "&" in tag or "<" in tag[1:]:
-            tag = "<" + REFERENCE.sub(self.mended, tag[1:])
+            tag = "<" + self.mended(tag[1:])
         self.pieces.append(tag)
         if not found["empty"]:
             self.opened.append(found["started"])
@@ -178,14 +182,11 @@ class Work:
             self.note(f"closed <{name}>")
             self.pieces.append(f"</{name}>")
 
-    def reference(self, start: int) -> None:
-        """Copies a reference to a character, or what stands for it."""
-        found = REFERENCE.match(self.text, start)
-        assert found is not None, "an ampersand is the least that the pattern takes"
-        self.pieces.append(self.mended(found))
-        self.place = found.end()
+    def mended(self, text: str) -> str:
+        """Gives a text without stray signs, and without HTML's entities."""
+        return REFERENCE.sub(self.mended_sign, text)
 
-    def mended(self, found: re.Match[str]) -> str:
+    def mended_sign(self, found: re.Match[str]) -> str:
         """Gives what stands for a reference, an ampersand or a less-than sign."""
         if found["kept"]:
             return found[0]
