@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyotp
 import pytest
 from lxml import etree
 from websockets.asyncio.client import ClientConnection, connect
 
 from agentix.agentserver import Organism, Principal
 from agentix.agentserver.gateway.federation import Federation
-from agentix.agentserver.gateway.link import Door, Link, LinkError, greet, read_welcome
+from agentix.agentserver.gateway.link import Door, Link, LinkError, Proof, greet, read_welcome
 from agentix.agentserver.gateway.wss import WssGateway, server_context
 from agentix.agentserver.identity import Identity, TrustedKey
-from agentix.agentserver.users import Users
+from agentix.agentserver.users import User, Users, new_secret
 from tests.agentserver.certificates import Certificate, make_certificate
 from tests.agentserver.conftest import Start, listener
 from tests.agentserver.messages import FAILED, INVALID, add, egress, envelope, escaped
@@ -234,6 +235,30 @@ async def test_frame_that_is_repeated_or_changed_ends_the_link(
         wrong = {"repeat": frame, "change": link.pack(2, [])[:-1] + b"!", "garbage": b"\xc1"}
         await client.send(wrong[harm])
         assert await closed(client) == (1008, "Invalid frame")
+
+
+async def test_organism_proves_to_a_user_who_it_is(
+    pairing: Pairing, resources: AsyncExitStack, tmp_path: Path
+) -> None:
+    pair = await pairing()
+    secret = new_secret()
+    users = Users({"ext": User(totp_secret=secret, allowed_root_tags="*")})
+    tls = server_context(pair.certificate.cert, pair.certificate.key)
+    der = ssl.PEM_cert_to_DER_cert(pair.certificate.cert.read_text())
+    federation = Federation(pair.far, pair.keys["far"], der)
+    gateway = WssGateway(pair.far, users, tls, federation=federation)
+    pair.port = await resources.enter_async_context(gateway.serve("127.0.0.1", 0))
+    client, certificate = await open_socket(pair, resources)
+    code = pyotp.TOTP(secret).now()
+    await client.send(f'<authenticate user="ext" totp="{code}" nonce="of the client"/>')
+    catalog = etree.fromstring(str(await receive(client)))[-1]
+    assert catalog.get("organism") == "fixture"
+    key, signature = pair.keys["far"].public, catalog.get("signature", "")
+    assert catalog.get("identity") == str(key)
+    assert Proof("ext", "of the client", certificate).verify(key, signature) is True
+    assert Proof("ext", "another", certificate).verify(key, signature) is False
+    assert Proof("ext", "of the client", b"another").verify(key, signature) is False
+    assert Proof("ext", "of the client", certificate).verify(key, "nonsense") is False
 
 
 def test_greeting_is_of_no_use_at_another_server(tmp_path: Path) -> None:

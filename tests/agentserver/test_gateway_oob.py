@@ -153,7 +153,7 @@ async def test_commands_are_carried_out(channel: Channel) -> None:
     ("command", "reason"),
     [
         (REGISTER.format(name="calculator.add", handler="fixture_handlers.do"), "is registered"),
-        (REGISTER.format(name="core", handler="fixture_handlers.do"), "is reserved"),
+        (REGISTER.format(name="core", handler="fixture_handlers.do"), "reserved"),
         (REGISTER.format(name="new", handler="os.system"), "none of the configured packages"),
         (REGISTER.format(name="new", handler="fixture_handlers.missing"), "can not be imported"),
         ('<unregister-listener name="missing"/>', "there is no 'missing'"),

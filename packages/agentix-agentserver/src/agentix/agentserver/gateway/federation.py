@@ -8,7 +8,7 @@ from contextlib import suppress
 from aiohttp import web
 from lxml.etree import _Element as Element
 
-from agentix.agentserver.gateway.link import Door, Link, LinkError
+from agentix.agentserver.gateway.link import Door, Link, LinkError, Proof
 from agentix.agentserver.gateway.socket import frame_bytes, refuse
 from agentix.agentserver.identity import Identity, IdentityError, TrustedKey
 from agentix.agentserver.organism import CallTimeoutError, Organism
@@ -37,7 +37,13 @@ class Federation:
     def __init__(self, organism: Organism, identity: Identity, certificate: bytes) -> None:
         self._organism = organism
         self._identity = identity
+        self._certificate = certificate
         self._door = Door(identity, certificate)
+
+    def prove(self, user: str, nonce: str) -> Mapping[str, str]:
+        """Gives what proves to a user who this organism is, as attributes."""
+        signature = Proof(user, nonce, self._certificate).sign(self._identity)
+        return {"identity": str(self._identity.public), "signature": signature}
 
     async def serve(self, socket: web.WebSocketResponse, first: Element) -> None:
         """Serves one connection, whose first message has been read."""

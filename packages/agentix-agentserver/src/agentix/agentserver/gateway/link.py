@@ -23,7 +23,7 @@ from agentix.agentserver.xml.gate import admit
 from agentix.agentserver.xml.limits import Limits
 from agentix.agentserver.xml.parser import parse_strict
 
-__all__ = ["Door", "Greeting", "Link", "LinkError", "greet"]
+__all__ = ["Door", "Greeting", "Link", "LinkError", "Proof", "greet"]
 
 TOLERANCE: Final = 60.0
 """Seconds that the clocks of two organisms may differ."""
@@ -84,6 +84,34 @@ def read_welcome(greeting: Greeting, message: bytes) -> str:
     if element.tag != "welcome" or not greeting.server.verify(_bytes(element), signed):
         raise LinkError("the other organism is not who it should be: its welcome is not signed")
     return principal
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How an organism proves to a user who it is.
+
+    The user sends a nonce with the code, and gets a signature over it, the user's name and the
+    certificate of the connection.
+    """
+
+    user: str
+    nonce: str
+    certificate: bytes
+    """The server's certificate, DER."""
+
+    @property
+    def _statement(self) -> bytes:
+        digest = hashlib.sha256(self.certificate).hexdigest()
+        parts = ["agentix-agentserver catalog 1", self.user, self.nonce, digest]
+        return "\n".join(parts).encode()
+
+    def sign(self, identity: Identity) -> str:
+        """Gives the signature, in base64."""
+        return _text(identity.sign(self._statement))
+
+    def verify(self, key: TrustedKey, signature: str) -> bool:
+        """Tells whether the organism with this key gave the signature."""
+        return key.verify(_decoded(signature), self._statement)
 
 
 class Door:
@@ -185,8 +213,12 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(element: etree._Element) -> bytes:
+    return _decoded(element.get("signature", ""))
+
+
+def _decoded(text: str) -> bytes:
     try:
-        return base64.b64decode(element.get("signature", ""), validate=True)
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return b""
 

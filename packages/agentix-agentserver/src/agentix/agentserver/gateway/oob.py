@@ -97,7 +97,9 @@ class OobChannel:
             except (RegistrationError, IdentityError, GatewayError) as error:
                 raise PrivilegedError(str(error)) from error
             except ValidationError as error:
-                reason = "; ".join(detail["msg"] for detail in error.errors())
+                reason = "; ".join(
+                    each["msg"].removeprefix("Value error, ") for each in error.errors()
+                )
                 raise PrivilegedError(reason) from error
 
     async def _carry_out(self, command: Command) -> str:

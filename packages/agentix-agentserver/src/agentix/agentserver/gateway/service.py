@@ -90,7 +90,7 @@ def _wss_gateway(organism: Organism) -> WssGateway | None:
     cert = directory / section.tls.cert
     users = Users({}) if section.users is None else read_users(directory / section.users)
     federation = None
-    if organism.gateways():
+    if section.identity is not None:
         federation = Federation(organism, own_identity(organism), _der(cert))
     return WssGateway(
         organism,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,13 @@ from aiohttp import WSCloseCode, web
 from lxml import etree
 from lxml.etree import _Element as Element
 
+from agentix.agentserver import Capability
 from agentix.agentserver.core import CORE_NAMESPACE, META_NAMESPACE
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.gateway.federation import Federation
 from agentix.agentserver.gateway.socket import GatewayError, frame_bytes, refuse
 from agentix.agentserver.names import new_thread_id
-from agentix.agentserver.organism import Capability, Organism
+from agentix.agentserver.organism import Organism
 from agentix.agentserver.principal import Principal
 from agentix.agentserver.users import User, Users
 from agentix.agentserver.xml.envelope import build_envelope, parse_or_repair
@@ -95,7 +96,8 @@ class WssGateway:
         users: Who may log in.
         tls: The server's certificate; there is no way to serve without one.
         settings: What is bounded.
-        federation: What serves other organisms; without it they are strangers.
+        federation: What serves other organisms, and proves to users who this one is; without it
+            organisms are strangers.
     """
 
     def __init__(
@@ -196,7 +198,16 @@ class WssGateway:
             self._organism.security(name, "a login was refused")
             await refuse(socket, INVALID_CODE)
             return
-        await _Session(self._organism, socket, _principal(name, user), self._settings).run()
+        nonce = first.get("nonce")
+        proof = self._federation.prove(name, nonce) if nonce and self._federation else {}
+        principal = _principal(name, user)
+        await socket.send_str(self._catalog(principal, proof).decode())
+        await _Session(self._organism, socket, principal, self._settings).run()
+
+    def _catalog(self, principal: Principal, proof: Mapping[str, str]) -> bytes:
+        """Writes what a user may call, from which organism."""
+        about = {"organism": self._organism.spec.organism.name, **proof}
+        return catalog_message(principal.name, about, self._organism.catalog(principal))
 
 
 def _authenticate(data: bytes) -> Element | None:
@@ -232,7 +243,6 @@ class _Session:
 
     async def run(self) -> None:
         """Serves the connection to its end."""
-        await self._send(self._catalog())
         writing = asyncio.create_task(self._write())
         reading = asyncio.create_task(self._read())
         try:
@@ -270,7 +280,7 @@ class _Session:
         """Sends what is for the user, as it happens."""
         name = self._principal.name
         events = self._organism.listen(after_seq=None, principal=self._principal)
-        async with aclosing(events):  # type: ignore[type-var]
+        async with aclosing(events):
             async for event in events:
                 if event.kind == "gap":
                     await self._send(_gap(name, event.seq))
@@ -287,9 +297,6 @@ class _Session:
             await refuse(self._socket, TOO_SLOW)
             raise ConnectionResetError(TOO_SLOW) from None
 
-    def _catalog(self) -> bytes:
-        return catalog_message(self._principal.name, self._organism.catalog(self._principal))
-
 
 def _no_xml(data: bytes, limits: Limits) -> bool:
     """Tells bytes that are not XML from messages that are wrong, which the pump answers."""
@@ -300,9 +307,12 @@ def _no_xml(data: bytes, limits: Limits) -> bool:
     return False
 
 
-def catalog_message(name: str, capabilities: Sequence[Capability]) -> bytes:
+def catalog_message(
+    name: str, about: Mapping[str, str], capabilities: Sequence[Capability]
+) -> bytes:
     """Writes what a principal may call, as a message from core."""
-    catalog = etree.Element(f"{{{META_NAMESPACE}}}catalog", nsmap={None: META_NAMESPACE})
+    tag = f"{{{META_NAMESPACE}}}catalog"
+    catalog = etree.Element(tag, dict(about), nsmap={None: META_NAMESPACE})
     for capability in capabilities:
         entry = etree.SubElement(catalog, f"{{{META_NAMESPACE}}}capability")
         for field in ("name", "root_tag", "description", "example"):
