@@ -2,11 +2,24 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
-from agentix.oanix import Machine, MapFs, MemFs, Namespace, RunConfig, RunResult
+from agentix.oanix import (
+    CowFs,
+    FileService,
+    Machine,
+    MapFs,
+    MemFs,
+    Namespace,
+    RunConfig,
+    RunResult,
+    WorkspaceFs,
+)
 from agentix.oanix.program import Program
+from tests.oanix.conftest import GUESTS
+from tests.oanix.native import Native
 from tests.oanix.programs import CACHE, fetch_python
 
 EXPLORE = """
@@ -19,44 +32,6 @@ try:
 except OSError as error:
     seen["refused"] = os.strerror(error.errno)
 json.dump(seen, open("/tmp/seen.json", "w"))
-"""
-
-FILES = """
-import os, pathlib, shutil, tempfile, unittest, zipfile
-
-class Files(unittest.TestCase):
-    def setUp(self):
-        self.directory = pathlib.Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.directory)
-
-    def test_tree(self):
-        (self.directory / "a/b").mkdir(parents=True)
-        (self.directory / "a/b/c").write_text("c")
-        shutil.copytree(self.directory / "a", self.directory / "copy")
-        self.assertEqual((self.directory / "copy/b/c").read_text(), "c")
-        with self.assertRaises(OSError):
-            os.rename(self.directory / "a", self.directory / "a/b/a")
-        shutil.rmtree(self.directory / "a")
-        self.assertEqual(os.listdir(self.directory), ["copy"])
-
-    def test_links_and_times(self):
-        path = self.directory / "f"
-        path.write_bytes(b"x" * 10)
-        os.symlink("f", self.directory / "l")
-        self.assertEqual((self.directory / "l").read_bytes(), b"x" * 10)
-        os.utime(path, (1, 2))
-        self.assertEqual(path.stat().st_mtime, 2)
-        os.truncate(path, 4)
-        self.assertEqual(path.stat().st_size, 4)
-
-    def test_zip(self):
-        name = self.directory / "z.zip"
-        with zipfile.ZipFile(name, "w") as archive:
-            archive.writestr("inner", "text")
-        with zipfile.ZipFile(name) as archive:
-            self.assertEqual(archive.read("inner"), b"text")
-
-unittest.main(argv=["files"])
 """
 
 
@@ -96,8 +71,34 @@ def test_python_sees_the_namespace_and_nothing_else(machine: Machine, python: Pr
     }
 
 
-def test_a13_python_uses_files_as_it_does_elsewhere(machine: Machine, python: Program) -> None:
-    namespace = Namespace.builder().mount("/tmp", MemFs()).build()
-    result = run(machine, python, namespace, FILES)
-    assert result.exit_code == 0, result.stderr.decode()
-    assert b"Ran 3 tests" in result.stderr
+SCRIPTS = "outcomes.py", "filesystem_tests.py"
+LIBRARY = "/data/lib"
+ARGUMENTS = ("python", f"{LIBRARY}/outcomes.py", "filesystem_tests")
+ENVIRONMENT = {"PYTHONPATH": LIBRARY, "TMPDIR": "/data/tmp"}
+
+
+def test_a13_python_uses_files_as_under_native_wasi(
+    machine: Machine, python: Program, tmp_path: Path
+) -> None:
+    wasm = fetch_python()
+    assert wasm is not None
+    native = Native(wasm, tmp_path)
+    (native.directory / "tmp").mkdir()
+    (native.directory / "lib").mkdir()
+    for name in SCRIPTS:
+        (native.directory / "lib" / name).write_bytes((GUESTS / name).read_bytes())
+    expected = json.loads(native.run(ARGUMENTS, environment=ENVIRONMENT, output=True))
+    assert set(expected.values()) == {"ok"}
+    assert len(expected) == 13
+    host = WorkspaceFs(native.directory)
+    services: list[FileService] = [MemFs(), host, CowFs(host)]
+    for service in services:
+        namespace = (
+            Namespace.builder()
+            .mount("/data/tmp", service)
+            .mount(LIBRARY, host, source="/lib", readonly=True)
+            .build()
+        )
+        config = RunConfig(arguments=ARGUMENTS, environment=ENVIRONMENT)
+        result = machine.run(python, namespace, config)
+        assert json.loads(result.stdout) == expected, result.stderr.decode()
