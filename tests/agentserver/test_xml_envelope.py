@@ -192,10 +192,10 @@ def test_repairs_are_listed_in_the_meta_of_what_is_sent() -> None:
 )
 def test_what_is_sent_is_canonical_already(payload: str) -> None:
     (element,) = read_emission(f"{payload} tail".encode(), LIMITS).payloads
-    data = build_envelope("a.b", "<&>\r", THREAD, element)
+    data = build_envelope("a<&>.b", "<&>\r", "<&>", element)
     envelope = open_envelope(data, LIMITS)
     assert envelope.canonical == data
-    assert (envelope.sender, envelope.to, envelope.thread) == ("a.b", "<&>", THREAD)
+    assert (envelope.sender, envelope.to, envelope.thread) == ("a<&>.b", "<&>", "<&>")
     assert envelope.payload.tag == element.tag
     assert [child.tag for child in envelope.payload.iter()] == [e.tag for e in element.iter()]
     assert canonical(envelope.payload) == canonical(element)
