@@ -1,23 +1,23 @@
-"""The JSON Schemas of a namespace's functions, of the very types that their codecs handle.
+"""What `GET /namespaces?schemas=1` answers: functions, described in JSON Schema.
 
-Calls do without: a runtime imports this when it is asked for schemas.
+A runtime imports this when it is asked for schemas, and starts without.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from inspect import Parameter, cleandoc
-from typing import Any, cast
+from typing import Any, Literal
 
-from pydantic import TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, NoDefault
-from pydantic_core import core_schema
+from pydantic import ConfigDict, Field
 
-from agentix.dispatch import Binding
-from agentix.stub import JSON_POLICY, Stub, adapter_of, wire_type
-from agentix.wire import FunctionSchema, NamespaceSchemas, ParameterKind, ParameterSchema
+from agentix.wire import MountedNamespace, WireModel
 
-__all__ = ["ENUM_NAMES", "TYPED_DICT", "describe_functions"]
+__all__ = [
+    "ENUM_NAMES",
+    "TYPED_DICT",
+    "DescribedNamespace",
+    "FunctionSchema",
+    "NamespaceSchemas",
+    "ParameterKind",
+    "ParameterSchema",
+]
 
 ENUM_NAMES = "x-enum-varnames"
 """The keyword with the names of an enumeration's members, in the order of `enum`."""
@@ -25,133 +25,58 @@ ENUM_NAMES = "x-enum-varnames"
 TYPED_DICT = "x-typed-dict"
 """The keyword, `true`, of an object that is a mapping in Python and no class."""
 
-EMPTY = (list, dict, set, frozenset, tuple)
-"""Factories of defaults that give the same each time."""
-
-RESULT = None
-"""Stands for the result where parameters have their names."""
-
-
-class WireSchema(GenerateJsonSchema):
-    """Tells what a caller in Python needs to know beyond what JSON Schema has words for.
-
-    A type that can not describe itself, such as one with a validator of its own, is any value.
-    """
-
-    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._policies: list[Mapping[str, Any]] = [JSON_POLICY]
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        """Leaves out the titles of fields, which repeat their names."""
-        return False
-
-    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
-        """Describes as any value what has no description."""
-        return {}
-
-    def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
-        """Gives the default of a field, an empty collection included."""
-        factory: Any = schema.get("default_factory")
-        return factory() if factory in EMPTY else schema.get("default", NoDefault)
-
-    def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
-        """Describes an enumeration with the names of its members."""
-        described = super().enum_schema(schema)
-        return described | {ENUM_NAMES: [member.name for member in schema["members"]]}
-
-    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
-        """Describes a mapping with fixed keys, and says that it is one."""
-        with self._within(schema.get("cls")):
-            return super().typed_dict_schema(schema) | {TYPED_DICT: True}
-
-    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        """Describes a dataclass, whose fields have the policy of the wire unless it has its own."""
-        with self._within(schema["cls"]):
-            return super().dataclass_schema(schema)
-
-    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Describes a model, whose fields have its own policy."""
-        with self._within(schema["cls"]):
-            return super().model_schema(schema)
-
-    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
-        """Describes bytes by the policy that they have here."""
-        key = "ser_json_bytes" if self.mode == "serialization" else "val_json_bytes"
-        encoded = self._policies[-1].get(key) == "base64"
-        return super().bytes_schema(schema) | {"format": "base64url" if encoded else "binary"}
-
-    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
-        """Describes a decimal number by the text that it is written as; numbers are read too."""
-        return {"type": "string", "format": "decimal"}
-
-    @contextmanager
-    def _within(self, cls: Any) -> Iterator[None]:
-        """Applies the policy of a class; without one of its own, that of what is around it."""
-        own = getattr(cls, "model_config", None)
-        own = getattr(cls, "__pydantic_config__", None) if own is None else own
-        self._policies.append(self._policies[-1] if own is None else own)
-        try:
-            yield
-        finally:
-            self._policies.pop()
+ParameterKind = Literal[
+    "positional_only", "positional_or_keyword", "var_positional", "keyword_only", "var_keyword"
+]
+"""How a parameter takes its argument, as `inspect.Parameter` has it."""
 
 
-def describe_functions(bindings: Iterable[Binding]) -> NamespaceSchemas:
-    """Describes what is bound in a namespace.
+class ParameterSchema(WireModel):
+    """One parameter of a function."""
 
-    Parameters are described as the runtime reads them, results as it writes them.
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
-    Raises:
-        Exception: Whatever a type's own description raises.
-    """
-    stubs = [binding.stub for binding in bindings]
-    inputs: list[Any] = []
-    for stub in stubs:
-        for parameter in stub.signature.parameters.values():
-            key = (stub.method, parameter.name)
-            inputs.append((key, "validation", adapter_of(wire_type(parameter))))
-        inputs.append(((stub.method, RESULT), "serialization", adapter_of(stub.result_type)))
-    schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=WireSchema)
-    found = {key: _inner(schema) for (key, _), schema in schemas.items()}
-    functions = [_function(stub, found) for stub in stubs]
-    return NamespaceSchemas(functions=functions, definitions=shared.get("$defs", {}))
+    name: str
+    """Its name."""
+    kind: ParameterKind
+    """How it takes its argument."""
+    required: bool
+    """Whether a call must give it."""
+    value: dict[str, Any] = Field(validation_alias="schema", serialization_alias="schema")
+    """The JSON Schema of its argument, with its `default`; of the whole list or object for a
+    parameter that collects several."""
 
 
-def _inner(schema: JsonSchemaValue) -> JsonSchemaValue:
-    """Takes the tuple off that the codecs put around each type."""
-    inner: JsonSchemaValue = schema["prefixItems"][0]
-    return inner
+class FunctionSchema(WireModel):
+    """One function of a namespace."""
+
+    name: str
+    """The `method` of a call."""
+    description: str | None = None
+    """Its docstring."""
+    streams: bool
+    """Whether it answers with a stream of items."""
+    parameters: list[ParameterSchema]
+    """Its parameters, in their order."""
+    result: dict[str, Any]
+    """The JSON Schema of its result, or of one item of its stream."""
 
 
-def _function(stub: Stub, found: Any) -> FunctionSchema:
-    parameters = [
-        _parameter(stub, parameter, found[stub.method, parameter.name])
-        for parameter in stub.signature.parameters.values()
-    ]
-    return FunctionSchema(
-        name=stub.method,
-        description=None if stub.doc is None else cleandoc(stub.doc),
-        streams=stub.streams,
-        parameters=parameters,
-        result=found[stub.method, RESULT],
+class NamespaceSchemas(WireModel):
+    """The functions of a namespace, described in JSON Schema (draft 2020-12)."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    functions: list[FunctionSchema]
+    """What is bound, in the order of binding."""
+    definitions: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, validation_alias="$defs", serialization_alias="$defs"
     )
+    """The types that the schemas refer to, as `#/$defs/<name>` of this object."""
 
 
-def _parameter(stub: Stub, parameter: Parameter, schema: JsonSchemaValue) -> ParameterSchema:
-    collects = parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    required = parameter.default is Parameter.empty and not collects
-    if parameter.default is not Parameter.empty:
-        schema = schema | _default(stub, parameter)
-    kind = cast(ParameterKind, parameter.kind.name.lower())
-    return ParameterSchema(name=parameter.name, kind=kind, required=required, value=schema)
+class DescribedNamespace(MountedNamespace):
+    """One entry of `GET /namespaces?schemas=1`."""
 
-
-def _default(stub: Stub, parameter: Parameter) -> JsonSchemaValue:
-    """Gives the keyword of a default; none for a default that is not of its own type."""
-    try:
-        return {"default": json.loads(stub.parameters[parameter.name].encode(parameter.default))}
-    except Exception:  # a default is not checked before a call uses it
-        return {}
+    schemas: NamespaceSchemas | None = None
+    """Its functions; `None` where it can not be imported or described, and `error` says why."""

@@ -21,12 +21,12 @@ from agentix.client.lease import Lease
 from agentix.client.stream import Stream
 from agentix.client.upload import Upload, size_of
 from agentix.errors import ArgumentsError
+from agentix.schema import DescribedNamespace
 from agentix.stub import Codec, Stub, stub_of
 from agentix.trace import current_trace
 from agentix.wire import (
     NDJSON,
     SSE,
-    DescribedNamespace,
     ExecExit,
     ExecOutput,
     ExecRequest,

@@ -1,6 +1,7 @@
 """`GET /namespaces`: what is mounted and, where it is asked for, what can be called."""
 
 import asyncio
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
@@ -9,7 +10,10 @@ from agentix.dispatch import BrokenNamespaceError, Dispatcher, MountedPackage, R
 from agentix.errors import UsageError
 from agentix.runtime.calls import describe
 from agentix.runtime.http import json_response
-from agentix.wire import DescribedNamespace, MountedNamespace, NamespaceSchemas
+from agentix.wire import MountedNamespace
+
+if TYPE_CHECKING:
+    from agentix.schema import DescribedNamespace, NamespaceSchemas
 
 __all__ = ["NamespacesEndpoint"]
 
@@ -34,8 +38,10 @@ class NamespacesEndpoint:
             entries += map(_listed, self._registry)
         await json_response({"namespaces": entries})(scope, receive, send)
 
-    async def _described(self, mounted: MountedPackage) -> DescribedNamespace:
+    async def _described(self, mounted: MountedPackage) -> "DescribedNamespace":
         """Imports a namespace and describes it; what keeps it from either is told in its entry."""
+        from agentix.schema import DescribedNamespace  # the runtime starts without
+
         schemas = None
         failure: BaseException | None = None
         try:
@@ -67,9 +73,8 @@ def _wants_schemas(scope: Scope) -> bool:
     return value == "1"
 
 
-def _schemas(dispatcher: Dispatcher) -> NamespaceSchemas:
-    # Calls do without, and the runtime starts without.
-    from agentix.schema import describe_functions
+def _schemas(dispatcher: Dispatcher) -> "NamespaceSchemas":
+    from agentix.description import describe_functions  # the runtime starts without
 
     return describe_functions(dispatcher)
 

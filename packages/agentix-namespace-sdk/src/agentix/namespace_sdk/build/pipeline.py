@@ -164,7 +164,9 @@ class Built:
         with self.build.progress.step("writing the bundle"):
             write_bundle(self.record.closure, directory)
             for name, content in self.files.items():
-                (directory / name).write_bytes(content)
+                path = directory / name
+                if not path.exists() or path.read_bytes() != content:
+                    path.write_bytes(content)
         return directory
 
     async def push(self) -> str:

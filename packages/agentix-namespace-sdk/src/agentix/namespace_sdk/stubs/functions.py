@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from agentix.namespace_sdk.stubs.text import docstring, literal
 from agentix.namespace_sdk.stubs.types import Schema, Types
 from agentix.namespace_sdk.stubs.values import UNKNOWN, expression
-from agentix.wire import FunctionSchema, ParameterSchema
+from agentix.schema import FunctionSchema, ParameterSchema
 
 __all__ = ["write_function"]
 

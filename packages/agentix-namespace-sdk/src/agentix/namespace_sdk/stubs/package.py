@@ -12,8 +12,8 @@ from agentix.namespace_sdk.stubs.names import class_names
 from agentix.namespace_sdk.stubs.target import Described
 from agentix.namespace_sdk.stubs.text import docstring
 from agentix.namespace_sdk.stubs.types import Types
+from agentix.schema import DescribedNamespace, NamespaceSchemas
 from agentix.version import VERSION
-from agentix.wire import DescribedNamespace, NamespaceSchemas
 
 __all__ = ["write_module", "write_stubs"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentix.client import RuntimeClient
 from agentix.deployment import DEFAULT_RUNTIME, Deployment, SandboxConfig
-from agentix.wire import DescribedNamespace
+from agentix.schema import DescribedNamespace
 
 __all__ = ["Described", "describe"]
 
