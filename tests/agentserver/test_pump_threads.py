@@ -223,3 +223,16 @@ async def test_a_conversation_that_is_closed_drops_what_is_under_way(start: Star
     assert organism.close_thread(T, "ext")
     assert await waiting == []
     assert [thread.path for thread in organism.threads()] == [("system",)]
+
+
+async def test_what_returns_after_its_thread_ended_goes_nowhere(start: Start) -> None:
+    organism = await start(listener("tool"))
+    slow = tell("tool", "<late/>").replace(b"</returns>", b"</returns><seconds>0.1</seconds>")
+    await organism.post(slow, "ext")
+    await asyncio.sleep(0)
+    assert organism.status()["handlers_running"] == 1
+    assert organism.close_thread(T, "ext")
+    await organism.settled()
+    assert organism.status()["handlers_running"] == 0
+    seen = await events(organism, "message", "huh")
+    assert [event.sender for event in seen] == ["core", "ext"]
