@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -281,3 +282,18 @@ def test_a_claim_is_recorded_before_anything_starts(work: Workplace) -> None:
         # No process holds the lock of that worker.
         assert other.settle_lost() == 1
         assert other.get(job).status == Failed(error="the worker worker-1 ended")
+
+
+def test_a_manager_gives_up_where_no_worker_can_work(work: Workplace, tmp_path: Path) -> None:
+    job = work.submit("print", "x")
+    modules = tmp_path / "cache/agentix-oanix/modules"
+    modules.mkdir(parents=True, mode=0o755)
+    environment = work.environment({"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    command = [sys.executable, "-m", "agentix.oanix", "job", "--queue"]
+    command += [str(work.queue.directory.path), "run"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (125, "")
+    assert f"{modules} holds trusted code: chown it to you and chmod 700 it" in ran.stderr
+    message = "agentix-oanix: 3 workers in a row could not work; what they say is above\n"
+    assert ran.stderr.endswith(message)
+    assert work.get(job).status == Pending()

@@ -20,7 +20,7 @@ from pathlib import Path
 from agentix.oanix.errors import JobError
 from agentix.oanix.jobs.directory import JobDirectory
 from agentix.oanix.jobs.lock import ProcessLock, holder
-from agentix.oanix.jobs.process import Wakeup, catch_signals, python_command
+from agentix.oanix.jobs.process import STUCK, Wakeup, catch_signals, python_command
 from agentix.oanix.jobs.store import JobStore
 from agentix.oanix.jobs.watch import Watch, wait_for
 
@@ -43,8 +43,11 @@ PAUSE = 0.02
 LEAVING = 10.0
 """Seconds that a worker has to leave before it is killed."""
 
+SOUND = (0, STUCK, -signal.SIGKILL, -signal.SIGTERM)
+"""How workers end that could work."""
+
 FUTILE = 3
-"""Workers in a row that ended at once, after which the manager gives up."""
+"""Workers in a row that could not work, after which the manager gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,6 @@ class WorkerProcess:
     process: "subprocess.Popen[bytes]"
     pidfd: int
     """Can be read when the process has ended."""
-    started: float
-    """When it was started, by the monotonic clock."""
 
     @classmethod
     def start(cls, directory: JobDirectory, limit: int) -> "WorkerProcess":
@@ -67,7 +68,7 @@ class WorkerProcess:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        return cls(process, os.pidfd_open(process.pid), time.monotonic())
+        return cls(process, os.pidfd_open(process.pid))
 
     def fileno(self) -> int:
         """Gives the descriptor that can be read when the process has ended."""
@@ -183,19 +184,19 @@ class Manager:
             self._workers.remove(worker)
             logger.info("worker %s ended with %s", worker.process.pid, code)
             lost = store.settle_lost(f"its worker {_described(code)}")
-            self._note(worker, code, lost)
+            self._note(code, lost)
         store.settle_lost()
 
-    def _note(self, worker: WorkerProcess, code: int, lost: int) -> None:
-        """Counts workers that end before they have a job.
+    def _note(self, code: int, lost: int) -> None:
+        """Counts workers that end by themselves and had no job.
 
         Raises:
             JobError: There were too many in a row.
         """
-        futile = code != 0 and lost == 0 and time.monotonic() - worker.started < LEAVING
+        futile = code not in SOUND and lost == 0
         self._futile = self._futile + 1 if futile else 0
         if self._futile >= FUTILE:
-            raise JobError(f"{FUTILE} workers in a row ended before they had a job")
+            raise JobError(f"{FUTILE} workers in a row could not work; what they say is above")
 
     def _interrupt(self) -> None:
         """Has the workers give their jobs back to the queue."""

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
-__all__ = ["Wakeup", "catch_signals", "python_command"]
+__all__ = ["STUCK", "Wakeup", "catch_signals", "python_command"]
+
+STUCK = 70
+"""The exit code of a worker whose job did not end when it was told to."""
 
 
 def python_command(module: str) -> list[str]:

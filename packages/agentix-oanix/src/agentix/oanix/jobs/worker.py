@@ -18,7 +18,7 @@ from pathlib import Path
 from agentix.oanix.jobs.directory import JobDirectory
 from agentix.oanix.jobs.execution import Execution
 from agentix.oanix.jobs.lock import ProcessLock
-from agentix.oanix.jobs.process import Wakeup, catch_signals
+from agentix.oanix.jobs.process import STUCK, Wakeup, catch_signals
 from agentix.oanix.jobs.store import Claim, End, JobStore
 from agentix.oanix.jobs.tool import ToolRegistry
 from agentix.oanix.jobs.toolbox import TOOLBOX
@@ -35,9 +35,6 @@ GRACE = 3.0
 
 LOOK = 1.0
 """Seconds after which a worker looks for work though nothing told it to."""
-
-STUCK = 70
-"""The exit code of a worker whose job did not end."""
 
 STDIN = 0
 
