@@ -28,6 +28,7 @@ class Parsers(threading.local):
             recover=False,
             remove_comments=True,
             remove_pis=True,
+            collect_ids=False,
         )
 
 
