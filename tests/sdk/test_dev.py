@@ -189,7 +189,7 @@ async def test_call_under_way_ends_in_the_sandbox_where_it_began(
 async def test_namespace_that_is_broken_at_first_is_taken_once_it_is_mended(
     tmp_path: Path, temporary: Path
 ) -> None:
-    source = write_counter(tmp_path / "counter")
+    source = write_counter(tmp_path / ".hidden" / "counter")
     counter = stubs_of(source)
     impl = source / "agentix_namespaces/counter/_impl.py"
     sound = impl.read_text()

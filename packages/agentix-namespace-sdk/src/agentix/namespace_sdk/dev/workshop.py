@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from watchfiles import Change, awatch
+from watchfiles import BaseFilter, Change, awatch
 
 from agentix.client import RuntimeClient
 from agentix.deployment import SandboxConfig
@@ -68,11 +68,22 @@ def _tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _matters(change: Change, path: str) -> bool:
-    """Tells whether a change can change the namespace: not what tools and editors leave behind."""
-    parts = Path(path).parts
-    left = path.endswith((".pyc", "~", ".swp", ".partial"))
-    return not left and not any(part.startswith(".") or part == "__pycache__" for part in parts)
+class ShippedFiles(BaseFilter):
+    """Takes changes that can change the namespace: not of what tools and editors leave behind.
+
+    Args:
+        source: The directory that is watched.
+    """
+
+    def __init__(self, source: Path) -> None:
+        super().__init__()
+        self._source = source
+
+    def __call__(self, change: Change, path: str) -> bool:
+        """Tells whether a change of a file matters."""
+        left = path.endswith((".pyc", "~", ".swp"))
+        parts = Path(path).relative_to(self._source).parts
+        return not left and not any(part.startswith(".") or part == "__pycache__" for part in parts)
 
 
 class Watch:
@@ -86,7 +97,7 @@ class Watch:
 
     def __init__(self, source: Path, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
         self._changes = awatch(
-            source, watch_filter=_matters, stop_event=stop, raise_interrupt=False
+            source, watch_filter=ShippedFiles(source), stop_event=stop, raise_interrupt=False
         )
         self._tasks = tasks
         self._next = tasks.create_task(self._change())
