@@ -15,7 +15,8 @@ NARROW = st.one_of(
     st.sampled_from([0xFFFF, 0x10000, 0x10001, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF]),
 )
 WIDE = st.one_of(NARROW, st.sampled_from([1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]))
-CALLS = sorted(set(SIGNATURES) - {"proc_exit", "proc_raise"})
+ENDING = "proc_exit", "proc_raise"
+CALLS = sorted(set(SIGNATURES) - set(ENDING))
 CONFIG = RunConfig(deterministic=True, timeout=20.0, stdin=b"input", keep_output=1000)
 
 
@@ -31,13 +32,15 @@ def program(made: list[tuple[str, list[int]]], memory: bytes) -> bytes:
     parts = []
     for name in names:
         kinds = " ".join(TYPES[kind] for kind in SIGNATURES[name])
-        parts.append(f'(import "{MODULE}" "{name}" (func ${name} (param {kinds}) (result i32)))')
+        result = "" if name == "proc_exit" else "(result i32)"
+        parts.append(f'(import "{MODULE}" "{name}" (func ${name} (param {kinds}) {result}))')
     text = "".join(f"\\{byte:02x}" for byte in memory)
     body = []
     for name, numbers in made:
         typed = zip(SIGNATURES[name], numbers, strict=True)
         constants = " ".join(f"({TYPES[kind]}.const {number})" for kind, number in typed)
-        body.append(f"(drop (call ${name} {constants}))")
+        call = f"(call ${name} {constants})"
+        body.append(call if name == "proc_exit" else f"(drop {call})")
     return bytes(
         wasmtime.wat2wasm(
             f'(module {" ".join(parts)} (memory (export "memory") 1)'
@@ -69,3 +72,19 @@ def test_a20_pointers_outside_memory_are_faults_or_unused(fuzzed: Machine, name:
     numbers[:1] = [3] if name.startswith(("fd_", "path_")) else numbers[:1]
     namespace = Namespace.builder().mount("/", MemFs()).build()
     assert fuzzed.run(program([(name, numbers)], b""), namespace, CONFIG).exit_code == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(ENDING), number=NARROW, made=st.lists(calls(), max_size=3))
+def test_a20_any_number_ends_a_run_with_a_byte(
+    fuzzed: Machine, name: str, number: int, made: list[tuple[str, list[int]]]
+) -> None:
+    namespace = Namespace.builder().mount("/", MemFs()).build()
+    result = fuzzed.run(program([*made, (name, [number]), *made], b""), namespace, CONFIG)
+    code = number & 0xFF if name == "proc_exit" else 128 + (number & 127)
+    assert (result.exit_code, result.message) == (code, "")
+    assert result.host_calls == len(made) + 1
+
+
+def test_a20_every_function_is_fuzzed() -> None:
+    assert len({*CALLS, *ENDING}) == len(SIGNATURES) == 46

@@ -213,8 +213,13 @@ def test_a38_a_task_shows_its_state_and_takes_a_result(run: Run) -> None:
     assert json.loads(shown) == {"status": "running"}
     refused = run("put", "/task/spec.json", "{}", namespace=namespace)
     assert refused.stdout == b"open=Read-only file system\n"
-    assert run("put", "/task/result.json", '{"n": 6}', namespace=namespace).exit_code == 0
+    written = run("put", "/task/result.json", '{"n": 6}', namespace=namespace)
+    assert (written.exit_code, written.task_result) == (0, {"n": 6})
     assert task.result == {"n": 6}
+    malformed = run("put", "/task/result.json", "no json", namespace=namespace)
+    assert (malformed.task_result, malformed.files_written) == (None, ())
+    assert task.result == {"n": 6}
+    assert run("cat", "/task/result.json", namespace=namespace).task_result is None
     assert run("cat", "/task/result.json", namespace=namespace).stdout == b'{"n": 6}'
     with pytest.raises(PermissionDeniedError):
         namespace.mkdir("/task/more")

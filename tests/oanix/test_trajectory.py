@@ -1,5 +1,10 @@
 """Trajectories, as the format's own package reads them."""
 
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
 import atif
 import pytest
 
@@ -24,6 +29,22 @@ def test_a40_the_validator_accepts_a_trajectory(run: Run) -> None:
     content = read.steps[1].observation.results[0].content
     assert isinstance(content, str)
     assert "events.jsonl 0" in content
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("harbor") is None,
+    reason="harbor, whose validator reads the trajectory, needs Python 3.12 and is not installed",
+)
+def test_a40_harbors_validator_accepts_a_trajectory(run: Run, tmp_path: Path) -> None:
+    logs = LogsFs()
+    trajectory = Trajectory("counter", "1.0", session_id="s1")
+    trajectory.message("user", "show what you see")
+    trajectory.run(("files", "show"), run("show"))
+    trajectory.save(logs)
+    (tmp_path / "trajectory.json").write_bytes(logs.trajectories.read("/trajectory.json"))
+    command = [sys.executable, "-m", "harbor.utils.trajectory_validator", "trajectory.json"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_a_trajectory_has_a_step() -> None:

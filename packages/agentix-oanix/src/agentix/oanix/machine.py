@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import wasmtime
 
@@ -19,6 +20,7 @@ from agentix.oanix.namespace import Namespace
 from agentix.oanix.program import Program, check_imports, explain
 from agentix.oanix.recording import Recorder, Replayer
 from agentix.oanix.run import RunConfig, RunResult
+from agentix.oanix.services.task import RESULT, TaskFs
 from agentix.oanix.stop import Exit, Halt, Reason
 from agentix.oanix.trace import End, Limits, Trace
 from agentix.oanix.wasi.fast import FastSlot
@@ -257,7 +259,18 @@ def _result(process: Process, outcome: Outcome) -> RunResult:
         result.truncated = max(stdout.total, stderr.total) > process.config.keep_output
         result.bytes_read, result.bytes_written = process.bytes_read, process.bytes_written
         result.files_written = tuple(sorted(process.written))
+        result.task_result = _task_result(process)
     return result
+
+
+def _task_result(process: Process) -> Any:
+    """Gives the result that the program wrote for the task of its namespace."""
+    mounts = process.namespace.mounts if process.written else ()
+    for mount in mounts:
+        task = mount.service
+        if isinstance(task, TaskFs) and f"{mount.path}/{RESULT}" in process.written:
+            return task.result
+    return None
 
 
 def _end(stop: BaseException | None, outcome: Outcome) -> tuple[int, Reason, str, str]:

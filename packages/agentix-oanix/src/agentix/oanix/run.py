@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentix.oanix.node import Handle
 from agentix.oanix.stop import Cancellation, Reason
@@ -85,6 +86,8 @@ class RunResult:
     files_written: tuple[str, ...] = ()
     """Paths that were made or changed, in their order of names."""
 
+    task_result: Any = None
+    """What the program wrote to the `result.json` of a `TaskFs`, as JSON; `None` for nothing."""
     trace: Trace | None = None
     """The host calls, where they were recorded."""
     truncated: bool = False

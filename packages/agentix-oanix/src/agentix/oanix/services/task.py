@@ -13,7 +13,10 @@ from agentix.oanix.fs.function import Function
 from agentix.oanix.node import Entry, Node
 from agentix.oanix.service import FileService
 
-__all__ = ["TaskFs", "TaskMeta", "TaskSpec"]
+__all__ = ["RESULT", "TaskFs", "TaskMeta", "TaskSpec"]
+
+RESULT = "result.json"
+"""The file that a program writes its result to."""
 
 Status = Literal["pending", "running", "completed", "failed"]
 
@@ -112,22 +115,22 @@ class TaskDirectory(FixedDirectory):
         self._task = task
         self._result = Function(lambda: json.dumps(task.result).encode(), task._finish)
         super().__init__({**files.children, "status": Function(task._status)})
-        self.children["result.json"] = self._result
+        self.children[RESULT] = self._result
         number_tree(self, task)
 
     def lookup(self, name: str) -> Node:
         """Gives the file of a name."""
-        if name == "result.json" and self._task.result is None:
+        if name == RESULT and self._task.result is None:
             raise NotFoundError(name)
         return super().lookup(name)
 
     def entries(self) -> list[Entry]:
         """Lists the names."""
-        hidden = "result.json" if self._task.result is None else ""
+        hidden = RESULT if self._task.result is None else ""
         return [entry for entry in super().entries() if entry.name != hidden]
 
     def create(self, name: str) -> Node:
         """Makes `result.json`, and nothing else."""
-        if name != "result.json":
+        if name != RESULT:
             raise PermissionDeniedError(name)
         return self._result

@@ -162,9 +162,7 @@ class FileCalls(Process):
         """Gives a file back."""
         if fd not in self.files:
             raise FsError(f"{fd} is not open", Code.BADF)
-        handle = self.files.free(fd).handle
-        if handle is not None:
-            handle.close()
+        self.close(self.files.free(fd))
         return 0
 
     def fd_sync(self, fd: int) -> int:
@@ -316,8 +314,8 @@ class FileCalls(Process):
         if fd == to:
             return 0
         replaced = self.files.get(to)
-        if replaced is not None and replaced.handle is not None:
-            replaced.handle.close()
+        if replaced is not None:
+            self.close(replaced)
         self.files[to] = self.files.free(fd)
         return 0
 

@@ -85,11 +85,26 @@ class Process:
         self.memory, self.size, self.remap = NO_MEMORY, -1, _no_memory
         for descriptor in self.files.values():
             try:
-                if descriptor.handle is not None:
-                    descriptor.handle.close()
+                self.close(descriptor)
             except FsError as error:
                 self.stop = self.stop or error
         self.files = DescriptorTable()
+
+    def close(self, descriptor: Descriptor) -> None:
+        """Gives an open file back.
+
+        Raises:
+            FsError: The service refuses what was written, so that the file was not changed.
+        """
+        handle = descriptor.handle
+        if handle is None:
+            return
+        try:
+            handle.close()
+        except FsError:
+            if descriptor.dirty:
+                self.written.discard(descriptor.full_path())
+            raise
 
     def failed(self, error: BaseException) -> int | None:
         """Gives the error number that a call's failure is to the program.
