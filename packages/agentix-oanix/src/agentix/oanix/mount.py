@@ -15,6 +15,7 @@ from agentix.oanix.errors import (
 from agentix.oanix.fs.quota import Quota, QuotaNode
 from agentix.oanix.fs.readonly import ReadOnlyNode
 from agentix.oanix.fs.union import UnionNode
+from agentix.oanix.fs.wrapped import PlacedDirectory
 from agentix.oanix.node import Entry, Kind, Node, Stat
 from agentix.oanix.service import FileService
 from agentix.oanix.walk import find
@@ -114,12 +115,10 @@ class MountPoint:
         return UnionNode(nodes)
 
 
-class MountedDirectory(Node):
+class MountedDirectory(PlacedDirectory):
     """A directory with mounts in it: made for them alone, or a service's own beneath them."""
 
     __slots__ = ("_base", "_mounted")
-
-    kind = Kind.DIRECTORY
 
     def __init__(self, base: Node | None, mounted: Mapping[str, Node]) -> None:
         self._base = base
@@ -162,44 +161,16 @@ class MountedDirectory(Node):
         mounted = [Entry(name, node.kind, node.stat().ino) for name, node in self._mounted.items()]
         return mounted + [entry for entry in own if entry.name not in self._mounted]
 
-    def create(self, name: str) -> Node:
-        """Makes an empty file."""
-        return self._place(name).create(name)
-
-    def mkdir(self, name: str) -> Node:
-        """Makes an empty directory."""
-        return self._place(name).mkdir(name)
-
-    def symlink(self, name: str, target: str) -> None:
-        """Makes a symbolic link."""
-        self._place(name).symlink(name, target)
-
-    def link(self, name: str, node: Node) -> None:
-        """Gives a file another name."""
-        self._place(name).link(name, node)
-
-    def unlink(self, name: str) -> None:
-        """Removes a name that is not a mount's."""
-        self._changeable(name).unlink(name)
-
-    def rmdir(self, name: str) -> None:
-        """Removes an empty directory that is not a mount."""
-        self._changeable(name).rmdir(name)
-
-    def rename(self, name: str, parent: Node, new_name: str) -> None:
-        """Moves a name that is not a mount's."""
-        self._changeable(name).rename(name, parent, new_name)
-
     def set_times(self, accessed: int | None, modified: int | None) -> None:
         """Sets the times of the service's own directory."""
-        self._changeable("").set_times(accessed, modified)
+        self._holder("").set_times(accessed, modified)
 
     def _place(self, name: str) -> Node:
         if name in self._mounted:
             raise AlreadyExistsError(name)
-        return self._changeable(name)
+        return self._holder(name)
 
-    def _changeable(self, name: str) -> Node:
+    def _holder(self, name: str) -> Node:
         self.check_unmounted(name)
         if self._base is None:
             raise ReadOnlyError(name)

@@ -4,7 +4,8 @@ import threading
 from collections import Counter
 
 from agentix.oanix.errors import Code, FsError, NamespaceError, NotFoundError, QuotaError
-from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.fs.wrapped import WrappedNode
+from agentix.oanix.node import Handle, Kind, Node, OpenFlags, Stat
 
 __all__ = ["Quota", "QuotaNode"]
 
@@ -77,40 +78,17 @@ class Quota:
             self.take(0 if stays or found.kind is not Kind.REGULAR else -found.size, -1)
 
 
-class QuotaNode(Node):
+class QuotaNode(WrappedNode):
     """A file as it is seen through a mount with a quota."""
 
-    __slots__ = ("_inner", "_quota", "kind")
+    __slots__ = ("_quota",)
 
     def __init__(self, inner: Node, quota: Quota) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._quota = quota
-        self.kind: Kind = inner.kind
 
-    @property
-    def owner(self) -> object:
-        """The service that holds the file."""
-        return self._inner.owner
-
-    def hold(self) -> Node:
-        """Gives the directory to keep open."""
-        return QuotaNode(self._inner.hold(), self._quota)
-
-    def stat(self) -> Stat:
-        """Tells what is known about the file."""
-        return self._inner.stat()
-
-    def lookup(self, name: str) -> Node:
-        """Gives the file of a name."""
-        return QuotaNode(self._inner.lookup(name), self._quota)
-
-    def entries(self) -> list[Entry]:
-        """Lists the names."""
-        return self._inner.entries()
-
-    def readlink(self) -> str:
-        """Gives the path that a symbolic link holds."""
-        return self._inner.readlink()
+    def _wrapped(self, node: Node) -> Node:
+        return QuotaNode(node, self._quota)
 
     def open(self, flags: OpenFlags) -> Handle:
         """Opens the file; what it grows by is counted, where it has a size."""

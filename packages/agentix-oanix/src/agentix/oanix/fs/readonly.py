@@ -1,44 +1,19 @@
 """ReadOnlyNode: a tree as it is seen through a read-only mount."""
 
 from agentix.oanix.errors import ReadOnlyError
-from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.fs.wrapped import WrappedNode
+from agentix.oanix.node import Handle, Node, OpenFlags
 
 __all__ = ["ReadOnlyNode"]
 
 
-class ReadOnlyNode(Node):
+class ReadOnlyNode(WrappedNode):
     """A file that can be read, and changed by nobody who sees it here."""
 
-    __slots__ = ("_inner", "kind")
+    __slots__ = ()
 
-    def __init__(self, inner: Node) -> None:
-        self._inner = inner
-        self.kind: Kind = inner.kind
-
-    @property
-    def owner(self) -> object:
-        """The service that holds the file."""
-        return self._inner.owner
-
-    def hold(self) -> Node:
-        """Gives the directory to keep open."""
-        return ReadOnlyNode(self._inner.hold())
-
-    def stat(self) -> Stat:
-        """Tells what is known about the file."""
-        return self._inner.stat()
-
-    def lookup(self, name: str) -> Node:
-        """Gives the file of a name, read-only too."""
-        return ReadOnlyNode(self._inner.lookup(name))
-
-    def entries(self) -> list[Entry]:
-        """Lists the names."""
-        return self._inner.entries()
-
-    def readlink(self) -> str:
-        """Gives the path that a symbolic link holds."""
-        return self._inner.readlink()
+    def _wrapped(self, node: Node) -> Node:
+        return ReadOnlyNode(node)
 
     def open(self, flags: OpenFlags) -> Handle:
         """Opens the file for reading."""

@@ -4,24 +4,24 @@ from collections.abc import Sequence
 
 from agentix.oanix.errors import AlreadyExistsError, NotFoundError, ReadOnlyError
 from agentix.oanix.fs.readonly import ReadOnlyNode
-from agentix.oanix.node import Entry, Kind, Node, Stat
+from agentix.oanix.fs.wrapped import PlacedDirectory
+from agentix.oanix.node import Entry, Node, Stat
 
 __all__ = ["UnionNode"]
 
 
-class UnionNode(Node):
+class UnionNode(PlacedDirectory):
     """Directories seen as one: the first that has a name gives it, as in Plan 9.
 
-    New files go to the first directory that is not read-only. The union is one level deep: a
-    directory found in one of them is that one's alone.
+    New files go to the first directory that is not read-only; a name is removed from the directory
+    that shows it, and one behind it may appear. The union is one level deep: a directory found in
+    one of them is that one's alone.
 
     Args:
         layers: The directories, the first one first.
     """
 
     __slots__ = ("_layers",)
-
-    kind = Kind.DIRECTORY
 
     def __init__(self, layers: Sequence[Node]) -> None:
         self._layers = tuple(layers)
@@ -54,34 +54,6 @@ class UnionNode(Node):
             for entry in layer.entries():
                 found.setdefault(entry.name, entry)
         return list(found.values())
-
-    def create(self, name: str) -> Node:
-        """Makes an empty file."""
-        return self._place(name).create(name)
-
-    def mkdir(self, name: str) -> Node:
-        """Makes an empty directory."""
-        return self._place(name).mkdir(name)
-
-    def symlink(self, name: str, target: str) -> None:
-        """Makes a symbolic link."""
-        self._place(name).symlink(name, target)
-
-    def link(self, name: str, node: Node) -> None:
-        """Gives a file another name."""
-        self._place(name).link(name, node)
-
-    def unlink(self, name: str) -> None:
-        """Removes a name from the directory that shows it; one behind it may appear."""
-        self._holder(name).unlink(name)
-
-    def rmdir(self, name: str) -> None:
-        """Removes an empty directory from the directory that shows it."""
-        self._holder(name).rmdir(name)
-
-    def rename(self, name: str, parent: Node, new_name: str) -> None:
-        """Moves a name from the directory that shows it."""
-        self._holder(name).rename(name, parent, new_name)
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
         """Sets the times of the first directory."""

@@ -1,0 +1,99 @@
+"""Nodes that stand for others: for one that they limit, or for those that names belong to."""
+
+from abc import abstractmethod
+
+from agentix.oanix.node import Entry, Kind, Node, Stat
+
+__all__ = ["PlacedDirectory", "WrappedNode"]
+
+
+class WrappedNode(Node):
+    """A file as it is seen through something that limits what can be done to it."""
+
+    __slots__ = ("_inner", "kind")
+
+    def __init__(self, inner: Node) -> None:
+        self._inner = inner
+        self.kind: Kind = inner.kind
+
+    @abstractmethod
+    def _wrapped(self, node: Node) -> Node:
+        """Gives another file as it is seen through the same."""
+
+    @property
+    def owner(self) -> object:
+        """The service that holds the file."""
+        return self._inner.owner
+
+    def hold(self) -> Node:
+        """Gives the directory to keep open."""
+        return self._wrapped(self._inner.hold())
+
+    def stat(self) -> Stat:
+        """Tells what is known about the file."""
+        return self._inner.stat()
+
+    def lookup(self, name: str) -> Node:
+        """Gives the file of a name."""
+        return self._wrapped(self._inner.lookup(name))
+
+    def entries(self) -> list[Entry]:
+        """Lists the names."""
+        return self._inner.entries()
+
+    def readlink(self) -> str:
+        """Gives the path that a symbolic link holds."""
+        return self._inner.readlink()
+
+
+class PlacedDirectory(Node):
+    """A directory made of others, each of whose names belongs to one of them."""
+
+    __slots__ = ()
+
+    kind = Kind.DIRECTORY
+
+    @abstractmethod
+    def _place(self, name: str) -> Node:
+        """Gives the directory that a new name goes to.
+
+        Raises:
+            AlreadyExistsError: There is such a name.
+            ReadOnlyError: No directory takes new names.
+        """
+
+    @abstractmethod
+    def _holder(self, name: str) -> Node:
+        """Gives the directory that a name is to be taken from.
+
+        Raises:
+            FsError: There is none, or it may not be changed.
+        """
+
+    def create(self, name: str) -> Node:
+        """Makes an empty file."""
+        return self._place(name).create(name)
+
+    def mkdir(self, name: str) -> Node:
+        """Makes an empty directory."""
+        return self._place(name).mkdir(name)
+
+    def symlink(self, name: str, target: str) -> None:
+        """Makes a symbolic link."""
+        self._place(name).symlink(name, target)
+
+    def link(self, name: str, node: Node) -> None:
+        """Gives a file another name."""
+        self._place(name).link(name, node)
+
+    def unlink(self, name: str) -> None:
+        """Removes a name that is not a directory's."""
+        self._holder(name).unlink(name)
+
+    def rmdir(self, name: str) -> None:
+        """Removes an empty directory."""
+        self._holder(name).rmdir(name)
+
+    def rename(self, name: str, parent: Node, new_name: str) -> None:
+        """Moves a name from the directory that has it."""
+        self._holder(name).rename(name, parent, new_name)
