@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -264,6 +265,24 @@ async def test_a_zygote_that_does_not_start_is_an_error() -> None:
     with pytest.raises(WorkersError, match="the zygote ended before it was ready"):
         await workers.start()
     await workers.aclose()
+
+
+async def test_a_pump_out_of_descriptors_fails_calls_and_recovers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with Workers(settings(spares=0, workers=10_000)) as workers:
+        assert "10000 workers need 20128 open files" in caplog.text
+        await sum_of(workers, 1, 1, "first")
+        open_now = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_now, before[1]))
+        try:
+            kind, detail = await failure(sum_of(workers, 1, 1, "second"))
+            assert await sum_of(workers, 1, 2, "first") == b"<result>3</result>"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert (kind, detail) == (FailureKind.DIED, "no worker can be had: Too many open files")
+        assert await sum_of(workers, 2, 2, "second") == b"<result>4</result>"
 
 
 async def test_inprocess_says_at_every_start_that_nothing_is_isolated(

@@ -217,9 +217,6 @@ class Organism:
         self._registrar.write_schemas(await self._make_all())
         for listener in self._registry:
             self._tell_state(listener, "registered")
-        report = self._handlers.report()
-        for measure in report.missing:
-            logger.warning("handlers are held less than they could be: %s", measure)
 
     def _tell_state(self, listener: Listener, state: str) -> None:
         detail = f"{state}, root tag {listener.root}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,9 @@ PRELOAD = (
     "agentix.agentserver.payload.describe",
 )
 """What every worker needs."""
+
+OTHER_DESCRIPTORS = 128
+"""How many open files a pump needs for other things, more or less."""
 
 
 class Fleet:
@@ -75,6 +79,7 @@ class Fleet:
             if self._closed:
                 raise WorkersError("the workers are closed")
             if self._nursery is None:
+                self._check_descriptors()
                 nursery = Nursery(self._plan(), self._ended, self._lost)
                 self.measures = await nursery.ready()
                 self._nursery = nursery
@@ -119,6 +124,16 @@ class Fleet:
         if nursery.lost:
             self._forget(number, "the zygote is gone")
         return worker
+
+    def _check_descriptors(self) -> None:
+        """Says so where this process may not open what all workers need."""
+        needed = 2 * (self._settings.workers + self._settings.spares) + OTHER_DESCRIPTORS
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if needed > allowed:
+            logger.warning(
+                "%d workers need %d open files, and %d are allowed: raise `ulimit -n`",
+                *(self._settings.workers, needed, allowed),
+            )
 
     def _spare(self) -> Worker | None:
         while self._spares:

@@ -83,7 +83,7 @@ def _scratch(birth: Birth) -> str:
     """Gives a worker a directory of its own, in memory where it has a root of its own."""
     if birth.jail.own_root:
         call("unshare", kernel.CLONE_NEWNS, about="CLONE_NEWNS")
-        size = birth.plan["file_size"]
+        size = max(birth.plan["file_size"], resource.getpagesize())  # 0 would be no bound
         options = f"size={size},nr_inodes=4096,mode=0700"
         if birth.user:
             options += f",uid={birth.user},gid={birth.user}"

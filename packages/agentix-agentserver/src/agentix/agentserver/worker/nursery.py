@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import marshal
@@ -96,20 +97,23 @@ class Nursery:
             WorkersError: The zygote is gone, or does not take orders.
         """
         await self._unborn.acquire()
-        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as ends:
+            ends.callback(self._unborn.release)
+            try:
+                ours, theirs = socket.socketpair()
+                ends.callback(ours.close)
+                with theirs:
+                    output, written = os.pipe2(os.O_CLOEXEC)
+                    ends.callback(os.close, output)
+                    try:
+                        self._send(FORK, number, [theirs.fileno(), written])
+                    finally:
+                        os.close(written)
+            except OSError as error:
+                raise WorkersError(f"no worker can be had: {error.strerror}") from error
+            ends.pop_all()
         ours.setblocking(False)
-        output, written = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(output, False)
-        try:
-            self._send(FORK, number, [theirs.fileno(), written])
-        except WorkersError:
-            self._unborn.release()
-            ours.close()
-            os.close(output)
-            raise
-        finally:
-            theirs.close()
-            os.close(written)
         return ours, output
 
     def kill(self, number: int) -> None:
