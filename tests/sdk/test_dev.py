@@ -17,8 +17,11 @@ from typing import Any
 import pytest
 
 from agentix.client import RuntimeClient
-from agentix.errors import RemoteCallError
+from agentix.deployment import Sandbox
+from agentix.errors import RemoteCallError, SandboxGoneError
 from agentix.namespace_sdk.dev.calls import CallReport
+from agentix.namespace_sdk.dev.proxy import Backend, Proxy
+from tests.runtime.serving import PROBE_PACKAGE, serving
 from tests.sdk.counter import write_counter
 
 DEADLINE = 60.0
@@ -180,10 +183,36 @@ async def test_call_under_way_ends_in_the_sandbox_where_it_began(
             await development.line(r"reloaded in .*")
             async with asyncio.timeout(DEADLINE):
                 (await waiting.get()).close()
-            assert await anext(words) == "call"
+                assert await anext(words) == "call"
         async with aclosing(aiter(client.remote(counter.words, text="new call"))) as words:
             assert await anext(words) == "NEW"
         await development.line(r'words\(text="new call"\) was left by its caller \(.* ms\)')
+
+
+def one_then_wait(closed: str) -> AsyncIterator[int]:
+    """Stands for the probe's stub."""
+    raise NotImplementedError
+
+
+one_then_wait.__module__ = PROBE_PACKAGE
+
+
+async def test_answer_of_a_sandbox_that_ends_breaks_off(tmp_path: Path, temporary: Path) -> None:
+    told: list[str] = []
+    socket = temporary / "proxy"
+    with serving(tmp_path, unix=True) as server:
+        async with Proxy(socket, told.append) as proxy, RuntimeClient(f"unix:{socket}") as client:
+            proxy.backend = Backend(Sandbox("one", server.url, "none"), "")
+            stream = client.remote(one_then_wait, closed=str(tmp_path / "closed"))
+            async with asyncio.timeout(DEADLINE), aclosing(aiter(stream)) as items:
+                assert await anext(items) == 1
+                server.process.kill()
+                with pytest.raises(SandboxGoneError):
+                    await anext(items)
+                with pytest.raises(SandboxGoneError, match="the sandbox is gone"):
+                    await anext(client.remote(one_then_wait, closed=""))
+            await proxy.backend.close()
+    assert [line.partition(" ended with its sandbox")[1] != "" for line in told] == [True, True]
 
 
 async def test_namespace_that_is_broken_at_first_is_taken_once_it_is_mended(

@@ -154,11 +154,24 @@ class Proxy:
         if report is not None:
             report.begins(answer.content_type == NDJSON)
         await response.prepare(request)
-        async for chunk in answer.content.iter_any():
-            if report is not None:
-                report.receives(chunk)
-            await response.write(chunk)
+        try:
+            async for chunk in answer.content.iter_any():
+                if report is not None:
+                    report.receives(chunk)
+                await response.write(chunk)
+        except ClientError as error:
+            self._break_off(request, report, error)
+            return response
         if report is not None:
             self._tell(report.ends())
         await response.write_eof()
         return response
+
+    def _break_off(
+        self, request: web.Request, report: CallReport | None, error: ClientError
+    ) -> None:
+        """Lets the caller see that an answer will not be complete."""
+        if report is not None:
+            self._tell(report.breaks(f"ended with its sandbox: {error}"))
+        if request.transport is not None:
+            request.transport.close()
