@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentix.namespace_sdk.check import check
+from agentix.namespace_sdk.store import Closure
 from nix.closures import Builder, default_store
 from tests.docs.test_writing_a_namespace import offline_package_set
 from tests.docs.workbench import Workbench
@@ -29,14 +30,25 @@ def directories(builder: Builder, rendered: Path) -> dict[str, Path]:
 def test_rendered_expression_builds_what_the_repository_would(
     builder: Builder, directories: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Guards against a drift between the template and nix/namespace.nix: one store path."""
+    """Guards against a drift between the template and nix/namespace.nix: the same files."""
     expressions = []
     for kind, directory in directories.items():
         text = EXPRESSION.format(functions=REPOSITORY / "nix/namespace.nix", source=directory)
         (tmp_path / f"{kind}.nix").write_text(text)
         expressions += [directory, tmp_path / f"{kind}.nix"]
-    entries = [closure.entry for closure in builder.build(expressions)]
-    assert entries[0::2] == entries[1::2]
+    contents = [contents_of(closure) for closure in builder.build(expressions)]
+    assert contents[0::2] == contents[1::2]
+    assert all("manifest.json" in files for files in contents)
+
+
+def contents_of(closure: Closure) -> dict[str, tuple[int, bytes]]:
+    """Gives mode and content of each file of an entry; bytecode names the path it was made in."""
+    entry = closure.physical(closure.entry)
+    files = {path: path.stat().st_mode for path in entry.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(entry)): (mode, b"" if path.suffix == ".pyc" else path.read_bytes())
+        for path, mode in files.items()
+    }
 
 
 def test_rendered_dockerfile_exports_a_closure_that_passes_the_check(
