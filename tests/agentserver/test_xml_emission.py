@@ -238,6 +238,13 @@ def test_repair_counts_what_it_does() -> None:
     )
 
 
+def test_repair_names_the_first_of_many_things() -> None:
+    repairs = read("".join(f"<a><b{number}></a>" for number in range(40))).repairs
+    assert repairs[:2] == ("closed <b0> (1)", "closed <b1> (1)")
+    assert repairs[15:] == ("closed <b15> (1)", "and 24 other repairs")
+    assert read(f"<a><{'n' * 100}></a>").repairs == (f"closed <{'n' * 60}> (1)",)
+
+
 def test_repair_has_a_limit_too() -> None:
     limits = Limits(elements=10)
     assert read_emission(b"<a>" + b"&" * 19, limits).payloads[0].text == "&" * 19

@@ -9,7 +9,7 @@ __all__ = ["is_xmlified", "xmlify"]
 T = TypeVar("T")
 
 MARK = "__agentix_xmlify__"
-"""The attribute that marks a class; it holds the class's own name, so it is not inherited."""
+"""The attribute that marks a class; it counts on the class itself, not on a base of it."""
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
@@ -21,7 +21,7 @@ def xmlify(cls: type[T]) -> type[T]:
     """
     if "__dataclass_fields__" not in cls.__dict__:
         make_dataclass(cls)
-    setattr(cls, MARK, cls.__qualname__)
+    setattr(cls, MARK, True)
     return cls
 
 

@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Iterator
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from typing import Annotated, Any, NewType, Union, get_args, get_origin
 
 from agentix.agentserver.errors import RegistrationError
@@ -143,7 +143,7 @@ def shown_default(value: object) -> Atom | float | None:
     """Gives the default that a prompt shows; None where one word or number does not say it."""
     match value:
         case Enum():
-            return enum_spellings(type(value))[value]
+            return enum_spellings(type(value)).get(value)
         case bool() | float() | int() | str():
             return value if can_be_shown(value) else None
         case Decimal() | datetime.date():
@@ -188,7 +188,9 @@ def field_type(place: str, hint: Any, outer: tuple[type, ...]) -> FieldType:
             return ListType(field_type(f"{place}[]", arguments[0], outer))
         case origin if origin is dict and len(arguments) == 2 and bare(arguments[0]) is str:
             return MapType(field_type(f"{place}[]", arguments[1], outer))
-        case None if isinstance(hint, type) and issubclass(hint, Enum):
+        case None if (
+            isinstance(hint, type) and issubclass(hint, Enum) and not issubclass(hint, Flag)
+        ):
             return EnumType(told_apart(place, tuple(enum_spellings(hint).values())))
         case None if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return record_type(hint, outer)
@@ -208,10 +210,11 @@ def literal_type(place: str, values: tuple[Any, ...]) -> LiteralType:
 
 def told_apart(place: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Checks that XML can hold every value of a choice, each by a spelling of its own."""
-    spelled = [spell(value) for value in values]
-    for text in spelled:
-        if not is_short_text(text) or spelled.count(text) > 1:
+    seen: set[str] = set()
+    for text in map(spell, values):
+        if not is_short_text(text) or text in seen:
             raise RegistrationError(f"{place}: {text!r:.80} can not be told apart in XML")
+        seen.add(text)
     return values
 
 

@@ -46,6 +46,9 @@ FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 ESCAPES: Final = str.maketrans({sign: f"&#{ord(sign)};" for sign in "&<>\"'\t\n"})
 """How characters that HTML has names for are written, in texts and in attributes."""
 
+MOST_NOTES: Final = 16
+"""How many notes are told one by one, since the names of elements are in them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
@@ -70,7 +73,10 @@ def repair(text: str, limits: Limits) -> Repaired:
     work = Work(text, limits.depth)
     while work.step():
         pass
-    return Repaired("".join(work.pieces), tuple(f"{note} ({n})" for note, n in work.notes.items()))
+    notes = [f"{note} ({times})" for note, times in work.notes.items()]
+    if len(notes) > MOST_NOTES:
+        notes[MOST_NOTES:] = [f"and {len(notes) - MOST_NOTES} other repairs"]
+    return Repaired("".join(work.pieces), tuple(notes))
 
 
 @dataclass(slots=True)
@@ -179,7 +185,7 @@ class Work:
         """Closes open elements until no more than so many are open."""
         while len(self.opened) > depth:
             name = self.opened.pop()
-            self.note(f"closed <{name}>")
+            self.note(f"closed <{name:.60}>")
             self.pieces.append(f"</{name}>")
 
     def mended(self, text: str) -> str:
