@@ -296,6 +296,33 @@ def test_a_damaged_queue_is_refused(tmp_path: Path) -> None:
     assert refused.stderr.endswith(b"jobs.sqlite can not be used: file is not a database\n")
 
 
+def test_ended_jobs_are_forgotten_when_they_are_pruned(program: str, tmp_path: Path) -> None:
+    elsewhere = ("--queue", str(tmp_path / "own"))
+    with JobQueue(tmp_path / "own") as jobs:
+        first = call("job", *elsewhere, "submit", "--no-start", program, "show")
+        ended = UUID(first.stdout.decode().strip())
+        assert call("job", *elsewhere, "run").returncode == 0
+        assert call("job", *elsewhere, "prune", "--days", "1").returncode == 0
+        assert jobs.output(ended) == b"arg[files.wasm]\narg[show]\n"
+        after = ("--after", str(ended), program, "exit", "0")
+        call("job", *elsewhere, "submit", "--no-start", *after)
+        for path in jobs.directory.programs.iterdir():
+            os.utime(path, (0, 0))
+        unused = jobs.keep_program(b"new"), jobs.keep_program(b"old")
+        os.utime(unused[1], (0, 0))
+        pruned = call("job", *elsewhere, "prune")
+        assert (pruned.returncode, pruned.stdout, pruned.stderr) == (0, b"", b"")
+        (left,) = jobs.jobs()
+        assert left.spec.after == (ended,)
+        assert [path.name for path in (jobs.directory.path / "logs").iterdir()] == [
+            str(left.spec.id)
+        ]
+        assert [path.exists() for path in unused] == [True, False]
+        assert jobs.prune() == 0
+        assert call("job", *elsewhere, "run").returncode == 0
+        assert jobs.get(left.spec.id).status == Completed(exit_code=0)
+
+
 def test_submitting_at_once_makes_one_queue_with_one_manager(program: str, queue: Path) -> None:
     command = [*COMMAND, "job", "submit", program, "exit", "3"]
     submitting = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(5)]

@@ -24,7 +24,9 @@ def programs_directory(environ: Mapping[str, str]) -> Path:
 def keep_program(directory: Path, wasm: bytes) -> Path:
     """Keeps the content of a program, and gives the file that has it, named by its SHA-256."""
     path = directory / hashlib.sha256(wasm).hexdigest()
-    if not path.exists():
+    try:
+        os.utime(path)
+    except FileNotFoundError:
         directory.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         unfinished.write_bytes(wasm)

@@ -1,4 +1,4 @@
-"""The subcommands of `agentix-oanix job`: submit, list, show, logs, wait, cancel and run."""
+"""The subcommands of `agentix-oanix job`: submit, list, show, logs, wait, cancel, prune, run."""
 
 import argparse
 import base64
@@ -32,6 +32,9 @@ __all__ = ["add_job_parsers"]
 FAILED, CANCELLED, TIMEOUT = 125, 130, 124
 """Exit codes of `job wait` for jobs that have no exit code of their own."""
 
+DAY = 86400.0
+"""Seconds."""
+
 
 def add_job_parsers(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommands to the parser of `job`."""
@@ -57,6 +60,9 @@ def add_job_parsers(parser: argparse.ArgumentParser) -> None:
     wait = _add(commands.add_parser("wait", help="wait for a job; exit with its code"), _wait)
     wait.add_argument("--timeout", type=float, metavar="S", help="seconds")
     _add(commands.add_parser("cancel", help="cancel a job"), _cancel)
+    prune = commands.add_parser("prune", help="forget jobs that have ended, with their logs")
+    prune.add_argument("--days", type=float, default=0.0, metavar="N", help="that long ago")
+    prune.set_defaults(act=_prune)
     run = commands.add_parser("run", help="run the queue's jobs here until there are none")
     run.add_argument("--max-concurrent", type=int, default=MAX_CONCURRENT, metavar="N")
     run.add_argument("--keep", action="store_true", help="wait for more jobs when there are none")
@@ -207,6 +213,12 @@ def _wait(options: argparse.Namespace) -> int:
 def _cancel(options: argparse.Namespace) -> int:
     with JobQueue(options.queue) as queue:
         queue.cancel(options.job)
+    return 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    with JobQueue(options.queue) as queue:
+        queue.prune(options.days * DAY)
     return 0
 
 

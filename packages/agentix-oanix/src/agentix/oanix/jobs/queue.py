@@ -1,6 +1,7 @@
 """JobQueue: jobs as a user has them, submitted, watched, cancelled and read."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from agentix.oanix.jobs.watch import Watch
 from agentix.oanix.places import jobs_directory, keep_program
 
 __all__ = ["JobQueue"]
+
+SUBMITTING = 3600.0
+"""Seconds that submitting a job takes at most, after its program is kept."""
 
 
 class JobQueue:
@@ -128,6 +132,29 @@ class JobQueue:
         while part := read_log(self._store, job, stream, sum(map(len, parts))):
             parts.append(part)
         return b"".join(parts)
+
+    def prune(self, older: float = 0.0) -> int:
+        """Forgets jobs that have ended, with their logs and the programs kept for them alone.
+
+        Args:
+            older: Seconds since the end of a job that is forgotten.
+
+        Returns:
+            How many jobs were forgotten.
+        """
+        pruned = self._store.prune(time.time() - older)
+        for job in pruned:
+            shutil.rmtree(self.directory.logs(job), ignore_errors=True)
+        self._prune_programs()
+        return len(pruned)
+
+    def _prune_programs(self) -> None:
+        """Removes programs that no job has, unless one may be about to be submitted."""
+        specs = [job.spec.model_dump_json() for job in self.jobs()]
+        for path in self.directory.programs.iterdir():
+            is_new = path.stat().st_mtime > time.time() - SUBMITTING
+            if not is_new and not any(path.name in spec for spec in specs):
+                path.unlink()
 
     def file(self, job: UUID, name: str) -> Path:
         """Gives the path of a file among a job's logs, such as `atif/trajectory.json`."""

@@ -297,6 +297,24 @@ class JobStore:
         self.directory.cancels.ring()
         self._announce()
 
+    def prune(self, before: float) -> Sequence[UUID]:
+        """Forgets the jobs that ended before a time, and gives their numbers.
+
+        Args:
+            before: Seconds since 1970.
+        """
+        query = (
+            "SELECT place, id FROM jobs WHERE status NOT IN ('pending', 'running')"
+            " AND NOT EXISTS (SELECT 1 FROM attempts WHERE job = place AND ended >= ?)"
+        )
+        with self._change():
+            found = self._database.execute(query, (before,)).fetchall()
+            for place, _ in found:
+                self._database.execute("DELETE FROM needs WHERE ? IN (job, needed)", (place,))
+                self._database.execute("DELETE FROM attempts WHERE job = ?", (place,))
+                self._database.execute("DELETE FROM jobs WHERE place = ?", (place,))
+        return [UUID(name) for _, name in found]
+
     def is_cancelled(self, claim: Claim) -> bool:
         """Tells whether a job that runs is to be cancelled."""
         query = "SELECT cancelled FROM jobs WHERE place = ?"
