@@ -29,9 +29,12 @@ class Program:
 
     def prepared(self, slot: FastSlot | PublicSlot) -> Any:
         """Gives the module joined with a slot's functions, in the form that the slot runs."""
+        if slot.last is not None and slot.last[0] is self:
+            return slot.last[1]
         found = self._prepared.get(slot)
         if found is None:
             found = self._prepared[slot] = slot.prepare(self.module)
+        slot.last = self, found
         return found
 
 

@@ -1,10 +1,13 @@
 """Descriptor: what a program's file number stands for."""
 
+from collections.abc import Callable
+from typing import Any
+
 from agentix.oanix.errors import Code, FsError
 from agentix.oanix.node import Entry, Handle, Kind, Node
 from agentix.oanix.wasi import abi
 
-__all__ = ["Descriptor", "DescriptorTable"]
+__all__ = ["Descriptor", "DescriptorTable", "Unopened"]
 
 FIRST = 3
 """The first number that is given out; 0 to 2 are taken by renumbering only."""
@@ -90,3 +93,24 @@ class DescriptorTable(dict[int, Descriptor]):
         if FIRST <= number < self._lowest:
             self._lowest = number
         return descriptor
+
+
+class Unopened(DescriptorTable):
+    """Stands for a program's first files until one is asked for; many programs ask for none.
+
+    Args:
+        opened: Makes the table that takes the place of this one.
+    """
+
+    def __init__(self, opened: Callable[[], DescriptorTable]) -> None:
+        self._opened = opened
+
+    def __getitem__(self, number: int) -> Descriptor:
+        return self._opened()[number]
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._opened()
+
+    def get(self, number: int, default: Any = None) -> Any:
+        """Gives the file of a number."""
+        return self._opened().get(number, default)

@@ -95,6 +95,8 @@ class FastSlot:
 
     def __init__(self, engine: wasmtime.Engine, process: Process, wrap: Wrap = unchanged) -> None:
         self.process = process
+        self.last: tuple[object, Any] | None = None
+        """The program that was run last, and what `prepare` made of it."""
         self._engine = engine
         self._engine_address = _address(engine)
         self._linker = wasmtime.Linker(engine)

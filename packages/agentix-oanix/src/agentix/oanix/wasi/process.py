@@ -12,7 +12,7 @@ from agentix.oanix.node import Handle, Node, Stat
 from agentix.oanix.run import RunConfig
 from agentix.oanix.stop import Exit, Halt, Reason
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable
+from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable, Unopened
 from agentix.oanix.wasi.standard import open_standard
 from agentix.oanix.wasi.stream import Output
 
@@ -62,11 +62,18 @@ class Process:
             self.virtual, self.random = None, entropy.ENTROPY.get()
 
     def bind(self, remap: Callable[[], memoryview]) -> None:
-        """Takes up memory, streams and directories; the first call of a run needs them.
+        """Takes up the program's memory; the first call of a run needs it.
 
         Args:
             remap: Gives a view of the program's memory as it is now.
         """
+        self.files = Unopened(self._open)
+        self.remap = remap
+        self.memory = remap()
+        self.size = len(self.memory)
+
+    def _open(self) -> DescriptorTable:
+        """Opens the standard streams and the first directories."""
         config = self.config
         self.written = set()
         self.outputs = (
@@ -74,9 +81,7 @@ class Process:
             Output(config.keep_output, config.stderr, 2),
         )
         self.files = open_standard(config, self.namespace, self.outputs)
-        self.remap = remap
-        self.memory = remap()
-        self.size = len(self.memory)
+        return self.files
 
     def end(self) -> None:
         """Gives all open files back; the first error of a close is raised at the end."""

@@ -30,6 +30,8 @@ class PublicSlot:
 
     def __init__(self, engine: wasmtime.Engine, process: Process, wrap: Wrap = unchanged) -> None:
         self.process = process
+        self.last: tuple[object, Any] | None = None
+        """The program that was run last, and what `prepare` made of it."""
         self._engine = engine
         self._linker = wasmtime.Linker(engine)
         for name, signature in abi.SIGNATURES.items():
