@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field
 from typing import Any
@@ -59,6 +60,7 @@ CLASSES: list[Any] = [Above, Below, Alone, Frozen, Slotted]
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_a_marked_class_is_a_dataclass_wherever_the_mark_stands(cls: Any) -> None:
     assert is_xmlified(cls)
+    assert [*inspect.signature(cls).parameters] == ["a", "items"]
     assert [field.name for field in dataclasses.fields(cls)] == ["a", "items"]
     assert [field.name for field in describe_record(cls).fields] == ["a", "items"]
     first, second = cls(a=1), cls(a=1, items=[2])
