@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar, assert_type
 
 from agentix import RuntimeClient as RootRuntimeClient
 from agentix.client import RuntimeClient, Stream
-from agentix.wire import ExecExit, ExecOutput, ExecResult, UploadResult
+from agentix.schema import DescribedNamespace
+from agentix.wire import ExecExit, ExecOutput, ExecResult, MountedNamespace, UploadResult
 
 T = TypeVar("T")
 
@@ -113,3 +114,9 @@ async def test_commands_and_files(client: RuntimeClient, target: Path) -> None:
     assert_type(await client.upload(b"", "x"), UploadResult)
     assert_type(await client.download("x", target), int)
     assert_type(await client.read_file("x"), bytes)
+
+
+async def test_namespaces(client: RuntimeClient) -> None:
+    """What is mounted; its functions where they are asked for."""
+    assert_type(await client.namespaces(), list[MountedNamespace])
+    assert_type(await client.namespaces(schemas=True), list[DescribedNamespace])
