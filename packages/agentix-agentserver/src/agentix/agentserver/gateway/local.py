@@ -92,7 +92,11 @@ class LocalGateway:
                     writer.write(_line({"item": item}))
                     await writer.drain()
             writer.write(_line({"end": True}))
-        except (AgentixError, ValueError, KeyError, TypeError) as error:
+        except ConnectionError:
+            return
+        except Exception as error:
+            if not isinstance(error, AgentixError | ValueError):
+                logger.exception("a request failed")
             writer.write(_line({"error": _error(error)}))
         await writer.drain()
 
