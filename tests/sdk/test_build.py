@@ -178,7 +178,11 @@ def layer_files(archive: Path) -> dict[str, bytes]:
 
 def add_wheel(source: Path, *, requirement: str | None = None) -> Path:
     """Lets the counter's impl use a wheel."""
-    modules = {"shouter/__init__.py": "def shout(text): return text.upper()\n"}
+    modules = {
+        "shouter/__init__.py": "from shouted import shout\n",
+        "shouter-1.2.3.data/purelib/shouted.py": "def shout(text): return text.upper()\n",
+        "shouter-1.2.3.data/scripts/shout": "#!python\n",
+    }
     wheel = write_wheel(source / "wheels", "shouter", modules)
     given = requirement or "wheels/shouter-1.2.3-py3-none-any.whl"
     (source / "pyproject.toml").write_text(f'[tool.agentix-namespace]\nwheels = ["{given}"]\n')

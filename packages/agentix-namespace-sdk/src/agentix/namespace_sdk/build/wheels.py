@@ -76,8 +76,9 @@ class Wheel:
                 path = PurePosixPath(item.filename)
                 if path.is_absolute() or ".." in path.parts:
                     raise UsageError(f"{self.path.name} holds {item.filename}, which leads out")
-                if not item.is_dir() and not path.parts[0].endswith(".data"):
-                    target = directory / path
+                place = _place(path)
+                if not item.is_dir() and place is not None:
+                    target = directory / place
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(archive.read(item))
         tops = sorted(path.name for path in directory.iterdir())
@@ -85,6 +86,17 @@ class Wheel:
         if taken:
             raise UsageError(f"{self.path.name} brings {taken[0]}, which the runtime has itself")
         return [name for name in tops if not name.endswith(".dist-info")]
+
+
+def _place(path: PurePosixPath) -> PurePosixPath | None:
+    """Gives where a file of a wheel goes, and `None` for what is not imported, such as scripts."""
+    match path.parts:
+        case [first, "purelib", *rest] if first.endswith(".data"):
+            return PurePosixPath(*rest)
+        case [first, *_] if first.endswith(".data"):
+            return None
+        case _:
+            return path
 
 
 def find_wheels(requirements: Sequence[str], source: Path, cache: Path) -> list[Wheel]:
