@@ -172,6 +172,28 @@ async def test_tool_can_not_speak_for_the_model(start: Start, server: LLMServer)
     assert [event for event in await events(organism) if event.to == "calculator.secret"] == []
 
 
+async def test_model_calls_a_group_by_its_one_root_tag(start: Start, server: LLMServer) -> None:
+    members = [
+        listener(f"search.{name}", broadcast=True, description=f"Searches the {name}.")
+        for name in ("town", "school")
+    ]
+    thinker = listener(
+        "thinker",
+        agent=True,
+        handler="agentix.agentserver.llm.agent.answer",
+        peers=["llm", "search"],
+    )
+    organism = await start(*members, thinker, llm=[{"base_url": server.base_url, "model": "m"}])
+    call = "<search.dopayload><returns>&lt;found/&gt;</returns></search.dopayload>"
+    server.say(call, "<answer>1</answer>", "<answer>2</answer>")
+    assert len(await ask(organism)) == 2
+    told = server.requests[0]["messages"][1]["content"]
+    assert "Tool: search\n" in told
+    assert "Searches the town. Searches the school." in told
+    assert "<search.dopayload>" in told
+    assert "search.town" not in told
+
+
 async def test_any_listener_with_the_peer_may_ask(make: Make, server: LLMServer) -> None:
     organism = await make()
     server.say("plain & simple")

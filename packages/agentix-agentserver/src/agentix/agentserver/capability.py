@@ -1,10 +1,12 @@
 """Capabilities: listeners as their callers know them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentix.agentserver.payload import PayloadCodec
 from agentix.agentserver.registry import Listener
 
-__all__ = ["Capability", "capability_of"]
+__all__ = ["Capability", "capability_of", "group_capability"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ def capability_of(listener: Listener) -> Capability:
     """Gives a listener as its callers know it."""
     codec = listener.codecs[0]
     if codec is None:
-        return Capability(listener.name, listener.description, listener.root, b"", "", "")
+        return Capability(
+            listener.name, listener.description, listener.root, b"", "", _open_prompt(listener)
+        )
     return Capability(
         name=listener.name,
         description=listener.description,
@@ -37,4 +41,30 @@ def capability_of(listener: Listener) -> Capability:
         xsd=codec.xsd,
         example=codec.example(),
         prompt=codec.prompt(listener.name, listener.description),
+    )
+
+
+def group_capability(members: Sequence[Listener]) -> Capability:
+    """Gives a broadcast group as its callers know it: by one root tag, which all members answer."""
+    first = members[0]
+    assert first.group is not None
+    assert first.group_root is not None
+    assert first.codecs[0] is not None
+    codec = PayloadCodec(first.group_root, first.codecs[0].record)
+    description = " ".join(member.description for member in members)
+    return Capability(
+        name=first.group,
+        description=description,
+        root_tag=codec.root,
+        xsd=codec.xsd,
+        example=codec.example(),
+        prompt=codec.prompt(first.group, f"{description} (Answers come from {len(members)}.)"),
+    )
+
+
+def _open_prompt(listener: Listener) -> str:
+    """Tells a model of a listener that takes several payloads: another organism's."""
+    return (
+        f"Tool: {listener.name}\nDescription: {listener.description}\n"
+        f"Input: an element of the other side, with {listener.root!r} before its name\n"
     )

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from lxml import etree
 
-from agentix.agentserver.capability import Capability, capability_of
+from agentix.agentserver.capability import Capability, capability_of, group_capability
 from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
 from agentix.agentserver.deadlines import Deadlines
 from agentix.agentserver.edges import open_edges
@@ -365,7 +365,7 @@ class Organism:
         return [capability_of(listener) for listener in listeners]
 
     def peers(self, name: str) -> list[Capability]:
-        """Gives the listeners that a listener may call, for the prompt of a model.
+        """Gives what a listener may call, groups as one, for the prompt of a model.
 
         Raises:
             KeyError: There is no listener of that name.
@@ -373,8 +373,8 @@ class Organism:
         listener = self._registry.get(name)
         if listener is None:
             raise KeyError(name)
-        found = [peer for each in listener.peers for peer in self._registry.named(each)]
-        return [capability_of(each) for each in found]
+        found = [self._registry.named(each) for each in listener.peers]
+        return [_peer(name, each) for name, each in zip(listener.peers, found, strict=True) if each]
 
     def threads(self) -> list[ThreadInfo]:
         """Gives the threads that are alive."""
@@ -518,3 +518,10 @@ async def _in_turns(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
         if number % CHUNK == CHUNK - 1:
             await asyncio.sleep(0)
         yield event
+
+
+def _peer(name: str, found: Sequence[Listener]) -> Capability:
+    """Gives the capability behind a peer: a listener, or the members of a group."""
+    if found[0].group == name:
+        return group_capability(found)
+    return capability_of(found[0])
