@@ -106,10 +106,8 @@ class EventBus:
     """Hands events to subscribers, and never waits for one."""
 
     def __init__(self) -> None:
-        self._subscriptions: set[Subscription] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._subscriptions)
+        self.subscriptions: set[Subscription] = set()
+        """Who is told; without any, there is no need to make events."""
 
     def subscribe(self, wanted: Filter, size: int) -> Subscription:
         """Adds a subscriber.
@@ -119,20 +117,20 @@ class EventBus:
             size: How many may wait for it.
         """
         subscription = Subscription(wanted, size)
-        self._subscriptions.add(subscription)
+        self.subscriptions.add(subscription)
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Removes a subscriber."""
-        self._subscriptions.discard(subscription)
+        self.subscriptions.discard(subscription)
 
     def publish(self, events: Iterable[Event]) -> None:
         """Hands events to everybody who wants them."""
         for event in events:
-            for subscription in self._subscriptions:
+            for subscription in self.subscriptions:
                 subscription.offer(event)
 
     def close(self) -> None:
         """Ends all subscriptions."""
-        for subscription in self._subscriptions:
+        for subscription in self.subscriptions:
             subscription.close()

@@ -10,6 +10,7 @@ from agentix.agentserver.ledger import Ledger
 from agentix.agentserver.names import is_thread_id, new_thread_id
 from agentix.agentserver.payload import PayloadCodec
 from agentix.agentserver.pipeline import Failure, MessageState, Step
+from agentix.agentserver.principal import Principal
 from agentix.agentserver.registry import Listener, Registry
 from agentix.agentserver.scheduler import Target
 from agentix.agentserver.threads import Thread, Threads
@@ -41,7 +42,6 @@ class Ingress:
             self.open_message,
             self.check_provenance,
             self.assign_thread,
-            self.note_repairs,
             self.route_message,
         )
 
@@ -73,29 +73,33 @@ class Ingress:
         """Keeps the thread of an external message that is new or its sender's; else opens one."""
         if state.principal is None:
             return
+        self._find_thread(state, state.principal)
+        if state.repairs:
+            self._note_repairs(state)
+
+    def _find_thread(self, state: MessageState, principal: Principal) -> None:
         given = state.thread_id
         thread = self._threads.get(given) if given else None
         if thread is None and is_thread_id(given):
-            state.thread = self._open(given, state.principal.name)
-        elif thread is not None and thread.parent is None and thread.name == state.principal.name:
+            state.thread = self._open(given, principal.name)
+        elif thread is not None and thread.parent is None and thread.name == principal.name:
             state.thread = thread
         else:
-            self._replace_thread(state, given)
+            self._replace_thread(state, given, principal)
 
-    def _replace_thread(self, state: MessageState, given: str) -> None:
-        """Moves a message to a thread of its own, and says so in the message."""
-        assert state.principal is not None
-        state.thread = self._open(new_thread_id(), state.principal.name)
+    def _replace_thread(self, state: MessageState, given: str, principal: Principal) -> None:
+        """Moves a message to a thread of its own."""
+        state.thread = self._open(new_thread_id(), principal.name)
         state.thread_id = state.thread.id
         reason = f"thread {given!r} was replaced" if given else "a thread was assigned"
         state.repairs = (*state.repairs, reason)
 
-    async def note_repairs(self, state: MessageState) -> None:
+    def _note_repairs(self, state: MessageState) -> None:
         """Lists what was repaired in the message itself, which stays canonical."""
-        if state.repairs and state.payload_tree is not None:
-            state.canonical = build_envelope(
-                state.from_id, state.to, state.thread_id, state.payload_tree, state.repairs
-            )
+        assert state.payload_tree is not None
+        state.canonical = build_envelope(
+            state.from_id, state.to, state.thread_id, state.payload_tree, state.repairs
+        )
 
     def _open(self, id: str, owner: str) -> Thread:  # noqa: A002 - the thread's word for it
         thread = self._threads.open_root(id, owner)
@@ -121,7 +125,8 @@ class Ingress:
         """Gives the listeners of a tag that the sender may call, and addressed where it did."""
         assert state.principal is not None
         listeners = self._registry.find(tag)
-        if not state.principal.may_send(tag.rpartition("}")[2]):
+        roots = state.principal.roots
+        if roots is not None and tag.rpartition("}")[2] not in roots:
             return ()
         if state.to is None:
             return listeners

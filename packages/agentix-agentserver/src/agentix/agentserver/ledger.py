@@ -85,6 +85,8 @@ class Ledger:
         self._entries: list[Entry] = []
         self._events: list[Event] = []
         self._delivery = 0
+        self.on_disk = journal.on_disk
+        """Whether there is anything to wait for with `synced`."""
         self.seq = 0
         """The number of the last event."""
 
@@ -110,7 +112,7 @@ class Ledger:
         self.seq = seq = self.seq + 1
         moment = time.time()
         self._entries.append((EVENT, seq, kind, thread, sender, to, xml, detail, moment))
-        if self._bus:
+        if self._bus.subscriptions:
             self._events.append(Event(seq, kind, thread, sender, to, xml, detail, moment))
         return seq
 
@@ -151,11 +153,6 @@ class Ledger:
         if self._events:
             events, self._events = self._events, []
             self._bus.publish(events)
-
-    @property
-    def on_disk(self) -> bool:
-        """Whether there is anything to wait for with `synced`."""
-        return self._journal.on_disk
 
     async def synced(self) -> None:
         """Waits until what was committed survives what the journal is set to survive."""

@@ -109,6 +109,8 @@ class Scheduler:
     def give(self, name: str) -> Delivery | None:
         """Gives a slot back, and the delivery that has it next."""
         self._count(name, -1)
+        if not self._waiting:
+            return None
         candidates = [
             (waiting, each)
             for each, waiting in self._waiting.items()
