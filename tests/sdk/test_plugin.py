@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentix.client import RuntimeClient
-from agentix.errors import ManifestError
+from agentix.errors import ManifestError, UsageError
 from agentix.namespace_sdk import assert_stub_matches_impl, mounted_runtime
 from tests.deployments.conftest import Target
 from tests.docs.blocks import read_blocks
@@ -122,6 +122,19 @@ def test_runtime_leaves_no_thread_and_no_path(tmp_path: Path) -> None:
     assert "agentix-runtime" not in {thread.name for thread in threading.enumerate()}
     assert sys.path == path
     assert not directory.exists()
+
+
+def test_runtime_that_can_not_start_tells_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create_app(*_: object, **__: object) -> None:
+        raise UsageError("not today")
+
+    monkeypatch.setattr("agentix.runtime.app.create_app", create_app)
+    source = write_namespace(tmp_path)
+    with pytest.raises(UsageError, match="not today"), mounted_runtime(source):
+        pass
+    assert "agentix-runtime" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_source_without_a_manifest_can_not_be_mounted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +102,17 @@ class RuntimeThread:
 
     def stop(self) -> None:
         """Ends the calls under way, and returns once the thread has ended."""
-        self._stop()
+        with suppress(RuntimeError):  # where the runtime ended by itself, its loop is closed
+            self._stop()
         self._thread.join(START_TIMEOUT)
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
         except BaseException as error:
-            if not self._ready.done():
-                self._ready.set_exception(error)
-            raise
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)  # which start() raises
 
     async def _serve(self) -> None:
         # Importing the runtime takes a while, which tests that call no fixture need not spend.
@@ -126,7 +127,7 @@ class RuntimeThread:
             mount_root=self._root / "mnt",
             upload_root=self._root / "workspace",
         )
+        app = create_app(settings, on_ready=lambda: self._ready.set_result(url))
         listener = listen(settings)
         url = url_of(listener)
-        app = create_app(settings, on_ready=lambda: self._ready.set_result(url))
         await serve_until(stop, app, listener)
