@@ -264,12 +264,14 @@ def fork_bomb(target: str) -> str:
 
 def leave_child(target: str) -> str:
     """Leaves a child in a session of its own, with the socket open, which waits long."""
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.setsid()
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(3600)
         os._exit(0)
+    os.waitpid(child, 0)
     return "left"
 
 

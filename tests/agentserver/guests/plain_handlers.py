@@ -77,6 +77,8 @@ async def misbehave(payload: Text, metadata: HandlerMetadata) -> bytes:
     match payload.text.split():
         case ["raise"]:
             raise RuntimeError("secret <db> password")
+        case ["raise-words", *words]:
+            raise ValueError(" ".join(words))
         case ["exit-python"]:
             sys.exit("secret")
         case ["cancel"]:

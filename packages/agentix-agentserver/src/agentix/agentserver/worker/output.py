@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 
-__all__ = ["Output"]
+__all__ = ["Output", "printable"]
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,15 @@ PERIOD = 1.0
 
 PAUSE = 0.01
 """How long a worker that prints more than its quota waits after each chunk, in seconds."""
+
+
+def printable(text: str) -> str:
+    """Gives a handler's words so that they can move no cursor and hide no line of a log."""
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in text
+    )
 
 
 class Output:
@@ -71,7 +80,7 @@ class Output:
 
     def _log(self, data: bytes) -> None:
         for line in data.decode(errors="backslashreplace").splitlines():
-            logger.info("%s: %s", self.name, line)
+            logger.info("%s: %s", self.name, printable(line))
 
     def _tell_dropped(self) -> None:
         if self._dropped:

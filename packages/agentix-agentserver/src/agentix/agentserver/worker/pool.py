@@ -18,6 +18,7 @@ from agentix.agentserver.worker.handlers import (
     HandlerSource,
     WorkersError,
 )
+from agentix.agentserver.worker.output import printable
 from agentix.agentserver.worker.report import HardeningReport
 from agentix.agentserver.worker.settings import Isolation, WorkerSettings
 from agentix.agentserver.worker.worker import Worker
@@ -116,7 +117,8 @@ class Workers:
         finally:
             worker.stop(HandlerFailed(FailureKind.DIED, "its work is done"))
         if outcome is not Outcome.VALUE:
-            raise RegistrationError(f"{source.name}: {content.decode(errors='replace')}")
+            reason = printable(content.decode(errors="replace"))
+            raise RegistrationError(f"{source.name}: {reason}")
         return Described(_records(source, content))
 
     async def call(
@@ -149,7 +151,7 @@ class Workers:
             self._drop(lane)
         if outcome is Outcome.VALUE:
             return content
-        raise HandlerFailed(FAILURES[outcome], content.decode(errors="replace"))
+        raise HandlerFailed(FAILURES[outcome], printable(content.decode(errors="replace")))
 
     async def forget(self, name: str, thread_id: str) -> None:
         """Ends the worker of a listener and thread."""

@@ -42,6 +42,12 @@ from agentix.agentserver.worker.report import Measure
 
 __all__ = ["main"]
 
+NOBODY = -1
+"""In place of a process id where the kernel gives no process."""
+
+FAILED = 1 << 8
+"""The wait status of a process that exits with 1."""
+
 
 def main(control: socket.socket, plan: Plan, pump: int) -> NoReturn:
     """Warms up, and becomes the guard of a zygote.
@@ -126,7 +132,7 @@ class Zygote:
         self._numbers: dict[int, int] = {}
         self._pids: dict[int, int] = {}
         self._users: dict[int, int] = {}
-        self._turn = 0
+        self._turn = int.from_bytes(os.urandom(2), "big")
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -228,14 +234,22 @@ class Zygote:
 
     def _fork(self, number: int, channel: int, output: int) -> None:
         birth = self._birth(number)
-        pid = self._new_process()
+        try:
+            pid = self._new_process()
+        except (OSError, kernel.KernelError) as error:
+            os.write(output, f"no process for a worker: {error}\n".encode())
+            pid = NOBODY
         if pid == 0:
             self._become_worker(birth, channel, output)
-        self._pids[number] = pid
-        self._numbers[pid] = number
         os.close(channel)
         os.close(output)
         self._tell(BORN, number, pid)
+        if pid == NOBODY:
+            self._clean(number)
+            self._tell(ENDED, number, FAILED)
+            return
+        self._pids[number] = pid
+        self._numbers[pid] = number
 
     def _birth(self, number: int) -> Birth:
         user = 0
