@@ -42,7 +42,6 @@ REFERENCE: Final = re.compile(
 )
 """A reference to a character, or a sign that is none."""
 
-FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 ESCAPES: Final = str.maketrans({sign: f"&#{ord(sign)};" for sign in "&<>\"'\t\n"})
 """How characters that HTML has names for are written, in texts and in attributes."""
 
@@ -68,8 +67,6 @@ def repair(text: str, limits: Limits) -> Repaired:
     """
     if text.count("<") + text.count("&") > 2 * limits.elements:
         raise Malformed(MalformedKind.LIMIT, "too much markup to repair")
-    if (found := FORBIDDEN.search(text)) is not None:
-        raise Malformed(MalformedKind.SYNTAX, f"the character {found[0]!r}")
     work = Work(text, limits.depth)
     while work.step():
         pass
