@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiodocker
 import pytest
 
 from agentix.local.bundle import make_namespace_bundle
 from agentix.namespace_sdk.check import check
 from agentix.namespace_sdk.check.closure import interpreter_of
-from agentix.namespace_sdk.check.image import has_started
+from agentix.namespace_sdk.check.image import Examination, has_started
 from agentix.namespace_sdk.command import main
 from tests.runtime.serving import wait_until
 from tests.sdk.conftest import run
@@ -312,6 +313,14 @@ def test_check_removes_what_killed_ones_left_long_ago(docker_engine: str) -> Non
             assert left_in_engine() == ([new], [])
         finally:
             docker("rm", "--force", "--volumes", new)
+
+
+async def test_programs_for_another_processor_are_not_started(docker_engine: str) -> None:
+    async with aiodocker.Docker() as docker:
+        examination = Examination(docker, "any")
+        own = (await docker.version())["Arch"]
+        assert await examination._runs_here({"Architecture": own})
+        assert not await examination._runs_here({"Architecture": "s390x"})
 
 
 def test_bundle_for_the_host_has_no_finding(tmp_path: Path) -> None:

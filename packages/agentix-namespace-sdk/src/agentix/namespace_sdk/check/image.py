@@ -134,9 +134,15 @@ class Examination:
                 findings += await asyncio.to_thread(check_closure, closure, needs_store=True)
                 unusable = await asyncio.to_thread(lambda: list(check_interpreters(closure)))
                 findings += unusable
-                known = {finding.file for finding in unusable}
-                findings += await self._start_programs(holder, closure, known)
+                if await self._runs_here(described):
+                    known = {finding.file for finding in unusable}
+                    findings += await self._start_programs(holder, closure, known)
         return findings
+
+    async def _runs_here(self, described: Mapping[str, Any]) -> bool:
+        """Tells whether the engine has the processor that the image is built for."""
+        version = await self.docker.version()
+        return bool(described.get("Architecture") in ("", None, version.get("Arch")))
 
     def _finding(self, code: str, message: str) -> Finding:
         return Finding(self.reference, None, code, message)
