@@ -56,6 +56,10 @@ def open_ended(*words: str) -> int:
     """Takes any number."""
     raise NotImplementedError
 
+def long(size: int) -> str:
+    """Gives a long text."""
+    raise NotImplementedError
+
 def closed() -> int:
     """Nobody may call it."""
     raise NotImplementedError
@@ -87,16 +91,19 @@ async def wait():
 def open_ended(*words):
     return 0
 
+def long(size):
+    return "x" * size
+
 def closed():
     return 0
 """
 REGISTER = """
 from agentix.dispatch import Dispatcher
-from . import _impl, closed, count, echo, nothing, open_ended, run, wait
+from . import _impl, closed, count, echo, long, nothing, open_ended, run, wait
 
 def register():
     dispatcher = Dispatcher()
-    for stub in (closed, count, echo, nothing, open_ended, run, wait):
+    for stub in (closed, count, echo, long, nothing, open_ended, run, wait):
         dispatcher.bind(stub, getattr(_impl, stub.__name__))
     return dispatcher
 """
@@ -210,6 +217,20 @@ async def test_arguments_of_every_kind_arrive(organism: Organism) -> None:
 
 
 async def test_function_without_a_result_answers(organism: Organism) -> None:
+    assert await call(organism, "<ns.my_namespace.nothing.nothingargs/>") == "<result></result>"
+
+
+@pytest.mark.parametrize("size", [70_000, 600_000])
+async def test_result_that_is_too_long_is_a_huh(
+    start: Start, runtime: str, tmp_path: Path, size: int
+) -> None:
+    peers = ["ns:my_namespace.long", "ns:my_namespace.nothing"]
+    section = settings(runtime, tmp_path, allow=["my_namespace.long", "my_namespace.nothing"])
+    organism = await start(
+        listener("caller", peers=peers), runtime=section, limits={"message_bytes": 65_536}
+    )
+    root = "ns.my_namespace.long.longargs"
+    assert FAILED in await call(organism, f"<{root}><size>{size}</size></{root}>")
     assert await call(organism, "<ns.my_namespace.nothing.nothingargs/>") == "<result></result>"
 
 

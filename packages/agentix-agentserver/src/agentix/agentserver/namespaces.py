@@ -24,7 +24,6 @@ __all__ = ["FunctionFailedError", "Functions"]
 logger = logging.getLogger(__name__)
 
 PARENT = "agentix_namespaces."
-LINE = 64 << 20
 
 
 class FunctionFailedError(AgentServerError):
@@ -74,7 +73,7 @@ class Functions:
             connector=aiohttp.UnixConnector(path) if unix else aiohttp.TCPConnector(),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=self._spec.timeout_seconds),
-            read_bufsize=LINE,
+            read_bufsize=self._most,
             trust_env=False,
         )
         return self
@@ -180,6 +179,15 @@ class Functions:
                 raise FunctionFailedError(f"{function.method} gave more than {self._most} bytes")
         return b"".join([*parts, b"<end/>"] if function.streams else parts)
 
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        """Reads an answer, as long as it may be: JSON takes up to six bytes for one."""
+        body = bytearray()
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > 6 * self._most:
+                raise FunctionFailedError(f"the answer has more than {6 * self._most} bytes")
+        return bytes(body)
+
     async def _values(self, function: _Function, body: Mapping[str, Any]) -> AsyncIterator[Any]:
         assert self._session is not None, "the functions are not open"
         try:
@@ -187,7 +195,7 @@ class Functions:
                 if response.status != 200:
                     raise FunctionFailedError(f"the runtime answers with status {response.status}")
                 if response.content_type != "application/x-ndjson":
-                    yield _value(function, await response.json())
+                    yield _value(function, json.loads(await self._whole(response)))
                     return
                 async for line in response.content:
                     match json.loads(line):

@@ -203,7 +203,9 @@ class Link:
         self._received += 1
         if [nonce, side, sequence] != [self._nonce, self._sides[1], self._received]:
             raise LinkError("a frame is not the next one of this link")
-        if type(number) is not int or not all(type(each) is bytes for each in messages):
+        if type(number) is not int or not isinstance(messages, list):
+            raise LinkError("a frame is malformed")
+        if not all(type(each) is bytes for each in messages):
             raise LinkError("a frame is malformed")
         return number, messages
 
