@@ -1,0 +1,124 @@
+"""The zygote and frames, each alone: what they do with what they are not meant to get."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentix.agentserver.worker.control import BORN, ENDED, STATE
+from agentix.agentserver.worker.frame import (
+    AnswerReader,
+    FrameError,
+    Outcome,
+    pack,
+    pack_answer,
+    unpack,
+)
+from agentix.agentserver.worker.jail import Jail, readable_paths
+from agentix.agentserver.worker.kernel import KernelError
+from agentix.agentserver.worker.plan import Plan
+from agentix.agentserver.worker.report import HardeningReport, Measure
+from agentix.agentserver.worker.settings import WorkerSettings
+from agentix.agentserver.worker.zygote import Zygote
+
+
+def make_plan(path: list[str], scratch: Path) -> Plan:
+    limits = WorkerSettings()
+    return Plan(
+        path=path,
+        preload=[],
+        readable=[],
+        hidden=[],
+        memory=limits.memory,
+        cpu=limits.cpu,
+        processes=limits.processes,
+        open_files=limits.open_files,
+        file_size=limits.file_size,
+        scratch=str(scratch),
+    )
+
+
+@pytest.fixture
+def control() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_a_kernel_that_gives_no_process_ends_one_worker(
+    control: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Zygote) -> int:
+        raise KernelError("unshare(CLONE_NEWPID): ENOSPC, No space left on device")
+
+    monkeypatch.setattr(Zygote, "_new_process", refuse)
+    pump, theirs = control
+    zygote = Zygote(theirs, make_plan([], tmp_path), Jail())
+    channel, far = socket.socketpair()
+    output, written = os.pipe()
+    with channel:
+        zygote._fork(7, far.detach(), written)
+        assert channel.recv(1) == b""
+    assert STATE.unpack(pump.recv(100)) == (BORN, 7, -1)
+    assert STATE.unpack(pump.recv(100)) == (ENDED, 7, 256)
+    assert os.read(output, 1000).startswith(
+        b"no process for a worker: unshare(CLONE_NEWPID): ENOSPC"
+    )
+    os.close(output)
+    zygote._woken.close()
+    zygote._waker.close()
+
+
+def test_readable_paths_are_no_parts_of_others_and_never_everything(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "link").symlink_to("inner")
+    path = ["/", str(tmp_path), str(tmp_path / "inner"), str(tmp_path / "missing")]
+    found = readable_paths(make_plan(path, tmp_path))
+    assert str(tmp_path) in found
+    assert "/" not in found
+    assert not [entry for entry in found if entry.startswith(f"{tmp_path}/")]
+
+
+def test_answers_are_cut_wherever_they_break() -> None:
+    answers = [
+        (1, Outcome.VALUE, b"one"),
+        (2, Outcome.RAISED, b""),
+        (2**63, Outcome.VALUE, b"x" * 99),
+    ]
+    stream = b"".join(pack_answer(*answer) for answer in answers)
+    for size in (1, 2, 13, 14, 50, len(stream)):
+        reader, found = AnswerReader(limit=99), []
+        for start in range(0, len(stream), size):
+            found += reader.feed(stream[start : start + size])
+        assert found == answers
+
+
+def test_an_answer_over_the_limit_is_refused_by_its_header_alone() -> None:
+    header = pack_answer(1, Outcome.VALUE, b"x" * 100)[:13]
+    with pytest.raises(FrameError, match="an answer of 100 bytes; 99 are the most"):
+        AnswerReader(limit=99).feed(header)
+    with pytest.raises(FrameError, match="an answer of 100 bytes"):
+        AnswerReader(limit=99).feed(pack_answer(1, Outcome.VALUE, b"x" * 100))
+
+
+def test_plain_values_survive_and_others_are_refused() -> None:
+    plain = {"a": [1, -(2**200), 2**64, 1.5, None, True, "ü\0", b"\xff"], "b": {}}
+    assert unpack(pack(plain)) == plain
+    with pytest.raises(TypeError, match="a complex is not a plain value"):
+        pack(1j)
+    for broken in (b"", b"\xc1", b"\x92\x01", b"\xc7\x01\x05x", pack([1]) + b"\x00"):
+        with pytest.raises(ValueError):
+            unpack(broken)
+
+
+def test_a_report_names_what_is_missing() -> None:
+    applied, missing = Measure("limits", True), Measure("Landlock", False, "ENOSYS")
+    report = HardeningReport("thread", (applied, missing))
+    assert report.missing == (missing,)
+    assert report.lines() == [
+        "isolation: thread",
+        "limits: applied",
+        "Landlock: NOT APPLIED (ENOSYS)",
+    ]
