@@ -109,6 +109,21 @@ def test_check_leaves_no_bytecode(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.pyc")) == []
 
 
+def test_value_that_can_not_be_compared_is_told(tmp_path: Path) -> None:
+    stubs = (
+        "from dataclasses import dataclass\n"
+        "@dataclass\n"
+        "class Name:\n"
+        "    text: str\n"
+        "    def __eq__(self, other): raise OSError('why')\n"
+        "def greet(name: Name) -> str:\n"
+        "    raise NotImplementedError\n"
+    )
+    [finding] = check_source(write_namespace(tmp_path, stubs=stubs))
+    assert (finding.code, finding.line) == ("AGX305", 6)
+    assert finding.message.endswith("a value raised OSError when it was compared or shown")
+
+
 def test_output_of_a_namespace_does_not_reach_the_report(tmp_path: Path) -> None:
     noise = "print('noise')\nimport os\nos.system('echo noise')\n"
     assert check_source(write_namespace(tmp_path, impls=noise + IMPLS)) == []

@@ -157,10 +157,17 @@ class Probe:
                 what = "functions" if "callable" in kinds else "objects that only Python makes"
                 self._find_at("AGX304", f"{stub.method}: {place} takes {what}", function)
                 continue
-            for value in values_of(annotation):
-                if (lost := lost_value(annotation, value)) is not None:
-                    self._find_at("AGX305", f"{stub.method}: {place}: {lost}", function)
-                    break
+            if (lost := _first_lost(annotation)) is not None:
+                self._find_at("AGX305", f"{stub.method}: {place}: {lost}", function)
+
+
+def _first_lost(annotation: Any) -> str | None:
+    """Tells which value of a type JSON loses, and how, where there is one."""
+    try:
+        told = (lost_value(annotation, value) for value in values_of(annotation))
+        return next((lost for lost in told if lost is not None), None)
+    except Exception as error:  # comparing and printing a value is code of the namespace
+        return f"a value raised {type(error).__name__} when it was compared or shown"
 
 
 def _types_of(stub: Stub) -> list[tuple[str, Any]]:
