@@ -30,6 +30,7 @@ def programs() -> Path:
     own = {
         "GOCACHE": str(CACHE / "go" / "build"),
         "GOENV": "off",
+        "GOFLAGS": "",
         "GOPROXY": "off",
         "GOTOOLCHAIN": "local",
     }
