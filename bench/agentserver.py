@@ -181,6 +181,17 @@ async def _raw_rate() -> float:
 
 
 async def _in_process() -> list[Row]:
+    spent: list[float] = []
+
+    async def trips(organism: Organism) -> float:
+        started = time.process_time()
+        rate = await _rate(organism)
+        spent.append((time.process_time() - started) * 1e6 / (BATCH + WIDTH))
+        return rate
+
+    async def raw() -> float:
+        return _microseconds(_raw())
+
     with on_client_core():
         async with (
             _organism(isolation="inprocess") as kept,
@@ -189,7 +200,12 @@ async def _in_process() -> list[Row]:
             floors, journalled, plain = await take_turns(
                 ROUNDS, _raw_rate, lambda: _rate(kept), lambda: _rate(light)
             )
+            raws, _ = await take_turns(ROUNDS, raw, lambda: trips(kept))
     return [
+        compared(
+            "processor time of a round trip in process; floor: raw lxml, for one payload",
+            "us", spent[1:], raws,
+        ),
         compared(
             "round trips in process, one core, with a journal; floor: raw lxml",
             "/s", journalled, floors, at_least(20_000),

@@ -77,19 +77,18 @@ class Emitter:
         if not emission.payloads:
             await self.fail(delivery, CannedText.NO_BYTES, "it returned no element")
             return
-        dropped = 0
+        answered = False
         for element in emission.payloads:
-            if route(delivery.target.listener, str(element.tag)) is Way.DROP:
-                self._security(thread.name, thread, f"it emitted {element.tag!r}")
-                dropped += 1
-            elif thread.alive:
-                await self._emit(delivery.target, element, exchange, emission.repairs)
-        if dropped == len(emission.payloads):
+            if thread.alive:
+                sent = await self._emit(delivery.target, element, exchange, emission.repairs)
+                answered = answered or sent
+        if not answered:
             await self.fail(delivery, CannedText.NO_BYTES, "all that it returned was dropped")
 
     async def _emit(
         self, source: Target, element: Element, exchange: Exchange, repairs: tuple[str, ...]
-    ) -> None:
+    ) -> bool:
+        """Sends one payload where its tag says; gives whether anybody hears of it."""
         thread = source.thread
         tag = str(element.tag)
         match route(source.listener, tag):
@@ -107,9 +106,11 @@ class Emitter:
                 self._prune(thread, way is Primitive.HALT)
             case Way.DROP:
                 self._security(source.listener.name, thread, f"it emitted {tag}")
+                return False
             case Way.REFUSE:
                 failure = Failure(CannedText.INVALID_PAYLOAD, f"{tag} is for none of its peers")
                 await self._refuse(thread, attempt_of(element), failure, exchange)
+        return True
 
     async def _call(
         self,

@@ -17,6 +17,7 @@ PRUNED: Final = 2
 QUEUED: Final = 3
 STARTED: Final = 4
 FINISHED: Final = 5
+BOOKED: Final = 6
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class Recovered:
     """The number of the last delivery."""
     threads: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The threads that were alive: the UUID of the parent (empty for roots) and the name."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """The tokens that were used in each of them, where there were any."""
     pending: dict[int, Pending] = field(default_factory=dict)
     """The deliveries that had not ended, oldest first."""
 
@@ -61,6 +64,7 @@ class Recovered:
                 case 2:
                     for thread in values[0]:
                         self.threads.pop(thread, None)
+                        self.tokens.pop(thread, None)
                 case 3:
                     number, thread, seq = values
                     self.delivery = number
@@ -69,6 +73,9 @@ class Recovered:
                     self.pending[values[0]].started = True
                 case 5:
                     self.pending.pop(values[0], None)
+                case 6:
+                    thread, used = values
+                    self.tokens[thread] = used
 
 
 class Ledger:
@@ -121,6 +128,12 @@ class Ledger:
         parent = "" if thread.parent is None else thread.parent.id
         self._entries.append((OPENED, thread.id, parent, thread.name))
         self.event("thread_opened", thread=thread.id, sender=thread.name)
+
+    def booked(self, thread: Thread, tokens: int) -> None:
+        """Notes that tokens were used in a thread, and tells of it."""
+        self._entries.append((BOOKED, thread.id, thread.tokens))
+        detail = f"{tokens} tokens, {thread.tokens} in all"
+        self.event("token_usage", thread=thread.id, sender=thread.name, detail=detail)
 
     def pruned(self, threads: Iterable[Thread]) -> None:
         """Notes that threads are forgotten, and tells of it."""

@@ -225,6 +225,8 @@ class Organism:
     async def _bring_back(self, recovered: Recovered) -> None:
         """Brings back the threads of the time before; delivers or reports what was under way."""
         self.pump.threads.bring_back(recovered.threads)
+        for id, tokens in recovered.tokens.items():  # noqa: A001 - the thread's word for it
+            self._thread(id).tokens = tokens
         for thread in self.pump.threads:
             if thread.parent is None and thread.name == SYSTEM:
                 self.pump.prune(thread, True)

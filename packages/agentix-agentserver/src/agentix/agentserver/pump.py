@@ -269,8 +269,7 @@ class Pump:
     def book(self, thread: Thread, tokens: int) -> None:
         """Adds tokens to what was used in a thread, and tells of it."""
         budget.book(thread, tokens)
-        detail = f"{tokens} tokens, {thread.tokens} in all"
-        self._ledger.event("token_usage", thread=thread.id, sender=thread.name, detail=detail)
+        self._ledger.booked(thread, tokens)
         self.commit()
 
     def _finish(self, delivery: Delivery) -> None:
