@@ -56,9 +56,10 @@ async def test_a40_a_sender_can_not_claim_to_be_another(start: Start, claimed: s
     assert [thread.path for thread in organism.threads()] == [("system",)]
 
 
-async def test_a_principal_can_not_have_the_name_of_a_listener(start: Start) -> None:
+@pytest.mark.parametrize("name", ["calculator.add", "core", "system"])
+async def test_a_principal_can_not_have_a_name_of_the_inside(start: Start, name: str) -> None:
     organism = await start()
-    (reply,) = await organism.call(envelope(add(7, 35), sender="calculator.add"), "calculator.add")
+    (reply,) = await organism.call(envelope(add(7, 35), sender=name), name)
     assert MALFORMED.encode() in reply
     assert len(await security(organism)) == 1
 

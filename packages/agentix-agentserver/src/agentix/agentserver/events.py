@@ -44,6 +44,8 @@ class Event:
 
     def concerns(self, principal: str) -> bool:
         """Tells whether a principal may see it: it sent it, or is sent it."""
+        if self.kind in ("security", "listener_state", "token_usage"):
+            return False
         return principal in (self.sender, self.to) or self.kind == "gap"
 
 

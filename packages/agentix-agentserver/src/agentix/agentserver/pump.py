@@ -11,6 +11,7 @@ from agentix.agentserver.emitter import CORE, Emitter
 from agentix.agentserver.ingress import Ingress
 from agentix.agentserver.ledger import Ledger, Pending
 from agentix.agentserver.meta import Meta
+from agentix.agentserver.names import RESERVED
 from agentix.agentserver.pipeline import Failure, MessageState, Pipeline
 from agentix.agentserver.principal import Principal
 from agentix.agentserver.registry import Registry
@@ -88,8 +89,8 @@ class Pump:
         state = MessageState(
             raw_bytes=message, exchange=exchange, principal=principal, from_id=principal.name
         )
-        if principal.name in self._registry or principal.name == CORE:
-            detail = f"{principal.name} is the name of a listener"
+        if principal.name in self._registry or principal.name in RESERVED:
+            detail = f"{principal.name} is the name of a listener, or of the pump"
             state.error = Failure(CannedText.MALFORMED, detail, security=True)
         await self.process(state)
         exchange.release()
