@@ -279,6 +279,7 @@ def test_a_queue_is_run_in_the_foreground(program: str, queue: Path, tmp_path: P
         (("submit", "/missing.wasm"), "[Errno 2] No such file or directory: '/missing.wasm'"),
         (("submit", "--timeout", "0", "--tool", "x"), "this is no job: 1 validation error"),
         (("submit", "--spec", "/dev/null"), "this is no job: 1 validation error"),
+        (("run", "--max-concurrent", "0"), "a manager runs at least one job at once, and not 0"),
     ],
 )
 def test_a_wrong_call_about_a_job_says_what_is_wrong(

@@ -281,7 +281,7 @@ def test_a_claim_is_recorded_before_anything_starts(work: Workplace) -> None:
         assert (attempt.number, attempt.worker, attempt.ended) == (1, "worker-1", None)
         # No process holds the lock of that worker.
         assert other.settle_lost() == 1
-        assert other.get(job).status == Failed(error="the worker worker-1 ended")
+        assert other.get(job).status == Failed(error="its worker worker-1 ended")
 
 
 def test_a_manager_gives_up_where_no_worker_can_work(work: Workplace, tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ FUTILE = 3
 class WorkerProcess:
     """A worker that the manager started."""
 
+    name: str
+    """The worker's own name."""
     process: "subprocess.Popen[bytes]"
     pidfd: int
     """Can be read when the process has ended."""
@@ -61,14 +63,15 @@ class WorkerProcess:
     @classmethod
     def start(cls, directory: JobDirectory, limit: int) -> "WorkerProcess":
         """Starts a worker."""
-        arguments = [str(directory.path), uuid.uuid4().hex, str(limit)]
+        name = uuid.uuid4().hex
+        arguments = [str(directory.path), name, str(limit)]
         process = subprocess.Popen(
             [*python_command("agentix.oanix.jobs.worker"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        return cls(process, os.pidfd_open(process.pid))
+        return cls(name, process, os.pidfd_open(process.pid))
 
     def fileno(self) -> int:
         """Gives the descriptor that can be read when the process has ended."""
@@ -97,6 +100,9 @@ class Manager:
         directory: Where the jobs are.
         max_concurrent: Jobs that run at once.
         linger: Seconds to stay when there is nothing to do; `None` stays for good.
+
+    Raises:
+        JobError: No job could ever run.
     """
 
     def __init__(
@@ -106,6 +112,8 @@ class Manager:
         max_concurrent: int = MAX_CONCURRENT,
         linger: float | None = 0.0,
     ) -> None:
+        if max_concurrent < 1:
+            raise JobError(f"a manager runs at least one job at once, and not {max_concurrent}")
         self._directory = directory
         self._limit = max_concurrent
         self._linger = linger
@@ -183,7 +191,7 @@ class Manager:
                 continue
             self._workers.remove(worker)
             logger.info("worker %s ended with %s", worker.process.pid, code)
-            lost = store.settle_lost(f"its worker {_described(code)}")
+            lost = store.settle_lost({worker.name: f"worker {_described(code)}"})
             self._note(code, lost)
         store.settle_lost()
 

@@ -6,7 +6,7 @@ each start of a job is known; what a worker had when it ended is settled by `set
 
 import fcntl
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -188,20 +188,21 @@ class JobStore:
             self._settle(claim.place, claim.number, end)
         self._announce()
 
-    def settle_lost(self, why: str = "") -> int:
+    def settle_lost(self, ends: Mapping[str, str] | None = None) -> int:
         """Settles the attempts whose workers have ended, and gives their number.
 
         Args:
-            why: What is known about the end of the worker.
+            ends: What is known about the ends of workers, by their names.
         """
         lost = [row for row in self._alive() if holder(self.directory.worker(row[2])) is None]
+        if not lost:
+            return 0
         with self._change():
             for place, number, worker in lost:
-                message = why or f"the worker {worker} ended"
-                self._settle(place, number, End("lost", error=message))
+                why = (ends or {}).get(worker, f"worker {worker} ended")
+                self._settle(place, number, End("lost", error=f"its {why}"))
                 self.directory.worker(worker).unlink(missing_ok=True)
-        if lost:
-            self._announce()
+        self._announce()
         return len(lost)
 
     def _alive(self) -> list[tuple[int, int, str]]:
