@@ -7,8 +7,11 @@ from agentix.agentserver.errors import Malformed, MalformedKind
 __all__ = ["admit", "check_declaration"]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-WHITE_SPACE = b" \t\r\n"
 PLAIN_START = re.compile(rb"[ \t\r\n]*<[A-Za-z_]")
+PROLOG = re.compile(rb"(?:[ \t\r\n]++|<!--.*?-->|<\?.*?\?>)*+", re.DOTALL)
+"""What may come before the first element; possessive, so that each byte is looked at once."""
+
+DECLARED = re.compile(rb"<\?xml[ \t\r\n?]")
 DECLARATION = re.compile(
     rb"""<\?xml\s+version\s*=\s*(?:"1\.0"|'1\.0')"""
     rb"""(?:\s+encoding\s*=\s*(?:"utf-?8"|'utf-?8'))?"""
@@ -58,37 +61,13 @@ def check_declaration(declaration: bytes) -> None:
 
 
 def check_prolog(data: bytes) -> None:
-    """Checks what comes before the first element: comments and instructions only."""
-    place = 0
-    while True:
-        place = skip_white_space(data, place)
-        if data.startswith(b"<!--", place):
-            end = closing(data, b"-->", place + 4)
-        elif data.startswith(b"<?", place):
-            end = closing(data, b"?>", place + 2)
-            if data[place + 2 : place + 5].lower() == b"xml" and data[place + 5] in b" \t\r\n?":
-                check_declaration(data[place:end])
-        else:
-            break
-        if b"<!DOCTYPE" in data[place:end]:
-            raise Malformed(MalformedKind.DOCTYPE, "in the prolog")
-        place = end
-    if data[place : place + 9].upper() == b"<!DOCTYPE":
-        raise Malformed(MalformedKind.DOCTYPE)
-    if data.startswith(b"<!", place):
-        raise Malformed(MalformedKind.PROLOG, repr(data[place : place + 40]))
-
-
-def skip_white_space(data: bytes, place: int) -> int:
-    """Gives the place of the first byte from a place on that is no white space."""
-    while data[place : place + 1] and data[place] in WHITE_SPACE:
-        place += 1
-    return place
-
-
-def closing(data: bytes, mark: bytes, place: int) -> int:
-    """Gives the place after a closing mark."""
-    found = data.find(mark, place)
-    if found < 0:
-        raise Malformed(MalformedKind.PROLOG, f"{mark!r} is missing")
-    return found + len(mark)
+    """Checks what comes before the first element: a declaration, comments, instructions."""
+    if DECLARED.match(data) is not None:
+        check_declaration(data[: data.find(b"?>") + 2])
+    prolog = PROLOG.match(data)
+    assert prolog is not None, "nothing is a prolog too"
+    rest = data[prolog.end() : prolog.end() + 40]
+    if b"<!DOCTYPE" in prolog[0] or rest[:9].upper() == b"<!DOCTYPE":
+        raise Malformed(MalformedKind.DOCTYPE, "in the prolog")
+    if rest[:2] in (b"<!", b"<?"):
+        raise Malformed(MalformedKind.PROLOG, repr(rest))
