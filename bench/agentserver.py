@@ -35,8 +35,8 @@ FLOOR_XSD = f"""<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:eleme
 <xs:complexType><xs:all><xs:element minOccurs="0" name="a" type="xs:integer"/>
 <xs:element minOccurs="0" name="b" type="xs:integer"/></xs:all></xs:complexType></xs:element>
 </xs:schema>"""
-ROUNDS = 7
-BATCH = 2_000
+ROUNDS = 5
+BATCH = 1_280
 WIDTH = 64
 ONE_BY_ONE = 1_000
 IDLE_THREADS = 50_000

@@ -9,6 +9,7 @@ disk has it too.
 import asyncio
 import fcntl
 import logging
+import mmap
 import os
 import tempfile
 import zlib
@@ -175,11 +176,14 @@ class Journal:
     def _frames(self, position: int) -> Iterator[tuple[bytes, int]]:
         """Gives the body of each whole frame, and where the next one begins."""
         end = self._size
-        while position + HEADER.size <= end:
-            length, checksum = HEADER.unpack(os.pread(self._file, HEADER.size, position))
-            position += HEADER.size
-            body = os.pread(self._file, length, position)
-            position += length
-            if len(body) < length or zlib.crc32(body) != checksum:
-                return
-            yield body, position
+        if position == end:
+            return
+        with mmap.mmap(self._file, end, access=mmap.ACCESS_READ) as data:
+            while position + HEADER.size <= end:
+                length, checksum = HEADER.unpack_from(data, position)
+                position += HEADER.size
+                body = data[position : position + length]
+                position += length
+                if len(body) < length or zlib.crc32(body) != checksum:
+                    return
+                yield body, position
