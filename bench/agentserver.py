@@ -42,6 +42,7 @@ ONE_BY_ONE = 1_000
 IDLE_THREADS = 50_000
 """Conversations, each of which has two threads: the sender's and the listener's."""
 PROBES = 300
+LOOP_SECONDS = 2.0
 MEBIBYTE = 1 << 20
 MEGABYTE = 1e6
 
@@ -52,6 +53,7 @@ async def measure() -> Sequence[Row | Skipped]:
         *await _codec(),
         *await _in_process(),
         *await _isolated(),
+        *await _beside_a_loop(),
         *await _workers(),
         *await _idle_threads(),
         *await _hostile(),
@@ -235,6 +237,32 @@ async def _timed(organism: Organism, message: bytes) -> float:
     started = time.perf_counter()
     await _call(organism, message)
     return (time.perf_counter() - started) * 1e6
+
+
+async def _beside_a_loop() -> list[Row]:
+    """Measures what a handler that never waits costs the callers of others, and when it ends."""
+    looper = {
+        "name": "looper",
+        "payload_class": "bench_listeners.AddPayload",
+        "handler": "bench_listeners.loop",
+        "description": "Loops.",
+        "handler_seconds": LOOP_SECONDS,
+    }
+    async with _organism(listeners=[looper]) as organism:
+        message = _message(_thread())
+        await _call(organism, message)
+        payload = "<looper.addpayload></looper.addpayload>"
+        loop = asyncio.create_task(organism.call(_message(_thread(), payload), "bench"))
+        started = time.perf_counter()
+        times = []
+        while not loop.done():
+            times.append(await _timed(organism, message) / 1000)
+        late = time.perf_counter() - started - LOOP_SECONDS
+    return [
+        measured("round trip beside a handler that loops, p99", "ms", [percentile(times, 99)],
+                 at_most(50)),
+        measured("its huh after its deadline", "s", [late], at_most(1)),
+    ]  # fmt: skip
 
 
 async def _workers() -> list[Row]:

@@ -29,3 +29,9 @@ async def probe(payload: ProbePayload | Reply, metadata: HandlerMetadata) -> byt
     if isinstance(payload, Reply):
         return payload.xml.encode()
     return f"<{payload.root}/>".encode()
+
+
+async def loop(payload: AddPayload, metadata: HandlerMetadata) -> bytes:
+    """Never ends by itself."""
+    while True:
+        pass
