@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -108,15 +109,25 @@ def test_a53_however_workers_die_each_run_is_known(work: Workplace) -> None:
     jobs = [work.submit("mark", "/w/runs", str(n), retries=20) for n in range(24)]
     with work.manager("--max-concurrent", "2"):
         for killed in range(5):
-            goal = 4 * killed + 1
-            wait_until(lambda goal=goal: len(work.lines("runs")) >= goal and work.workers())  # type: ignore[misc]
-            os.kill(chance.choice(work.workers()), signal.SIGKILL)
+            wait_until(partial(has_lines, work, 4 * killed + 1))
+            wait_until(work.workers)
+            victim = chance.choice(work.workers())
+            os.kill(victim, signal.SIGKILL)
+            wait_until(partial(is_gone, work, victim))
         statuses = [work.ended(job).status for job in jobs]
     assert statuses == [Completed(exit_code=0)] * 24
     for number, job in enumerate(jobs):
         outcomes = work.outcomes(job)
         assert outcomes == ["lost"] * (len(outcomes) - 1) + ["completed"]
         assert 1 <= work.lines("runs").count(str(number)) <= len(outcomes)
+
+
+def has_lines(work: Workplace, count: int) -> bool:
+    return len(work.lines("runs")) >= count
+
+
+def is_gone(work: Workplace, worker: int) -> bool:
+    return worker not in work.workers()
 
 
 def submit_one_running_and_three(work: Workplace) -> tuple[UUID, list[UUID]]:
