@@ -178,6 +178,26 @@ def test_a_class_that_contains_itself_is_refused() -> None:
         describe_record(Tree)
 
 
+def test_a_class_that_its_fields_do_not_make_is_refused() -> None:
+    @xmlify
+    @dataclass
+    class Needy:
+        a: int
+        seed: dataclasses.InitVar[int]
+
+    @xmlify
+    class Own:
+        a: int
+
+        def __init__(self) -> None:
+            self.a = 1
+
+    with pytest.raises(RegistrationError, match="Needy can not be made of its fields: missing"):
+        describe_record(Needy)
+    with pytest.raises(RegistrationError, match="Own can not be made of its fields: got an unexp"):
+        describe_record(Own)
+
+
 def test_only_marked_classes_are_payloads() -> None:
     class Unmarked(AddPayload):
         pass

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import inspect
 import types
 import typing
 from collections.abc import Iterator
@@ -84,7 +85,16 @@ def record_type(cls: type, outer: tuple[type, ...]) -> RecordType:
         describe_field(cls, field, hint, docs.get(field.name, ""), (*outer, cls))
         for field, hint in field_hints(cls)
     )
+    check_constructor(cls, fields)
     return RecordType(cls.__name__, fields)
+
+
+def check_constructor(cls: type, fields: tuple[Field, ...]) -> None:
+    """Checks that an instance can be made of the fields, and of them alone."""
+    try:
+        inspect.signature(cls).bind(**dict.fromkeys(field.name for field in fields))
+    except TypeError as error:
+        raise RegistrationError(f"{cls.__name__} can not be made of its fields: {error}") from error
 
 
 def field_hints(cls: type) -> Iterator[tuple["dataclasses.Field[Any]", Any]]:
