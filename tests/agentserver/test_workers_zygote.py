@@ -122,3 +122,26 @@ def test_a_report_names_what_is_missing() -> None:
         "limits: applied",
         "Landlock: NOT APPLIED (ENOSYS)",
     ]
+
+
+def test_a_pump_that_leaves_without_listening_ends_the_zygote(
+    control: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndedError(Exception):
+        """In place of the end of this process."""
+
+    def end(self: Zygote) -> None:
+        raise EndedError
+
+    monkeypatch.setattr(Zygote, "_end", end)
+    pump, theirs = control
+    zygote = Zygote(theirs, make_plan([], tmp_path), Jail())
+    theirs.send(b"not read")
+    pump.close()
+    for _ in range(2):
+        with pytest.raises(EndedError):
+            zygote._obey()
+    with pytest.raises(EndedError):
+        zygote._tell(ENDED, 1, 0)
+    zygote._woken.close()
+    zygote._waker.close()

@@ -213,7 +213,10 @@ class Zygote:
                     os.kill(found, signal.SIGKILL)
 
     def _obey(self) -> None:
-        message, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 2)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 2)
+        except ConnectionResetError:  # the pump has left, and did not read all that we said
+            message = b""
         if not message:
             self._end()
         match ORDER.unpack(message):
