@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from agentix.agentserver.payload import PayloadCodec
 from agentix.agentserver.registry import Listener
 
-__all__ = ["Capability", "capability_of", "group_capability"]
+__all__ = ["Capability", "capability_of", "group_capability", "peer_capability"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +68,10 @@ def _open_prompt(listener: Listener) -> str:
         f"Tool: {listener.name}\nDescription: {listener.description}\n"
         f"Input: an element of the other side, with {listener.root!r} before its name\n"
     )
+
+
+def peer_capability(name: str, found: Sequence[Listener]) -> Capability:
+    """Gives the capability behind a peer: a listener, or the members of a group."""
+    if found[0].group == name:
+        return group_capability(found)
+    return capability_of(found[0])

@@ -2,25 +2,31 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from lxml import etree
 
-from agentix.agentserver.capability import Capability, capability_of, group_capability
-from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
+from agentix.agentserver.calls import (
+    CallTimeoutError,
+    OrganismClosedError,
+    Receipt,
+    ThreadInfo,
+    wrap,
+)
+from agentix.agentserver.capability import Capability, capability_of, peer_capability
+from agentix.agentserver.core import CORE_NAMESPACE
 from agentix.agentserver.deadlines import Deadlines
 from agentix.agentserver.edges import open_edges
 from agentix.agentserver.emitter import CORE
-from agentix.agentserver.errors import AgentServerError
 from agentix.agentserver.events import Event, EventBus
 from agentix.agentserver.graph import draw, graph_of
 from agentix.agentserver.journal import Journal
 from agentix.agentserver.ledger import Ledger, Recovered
+from agentix.agentserver.listening import Wanted, history, listen
 from agentix.agentserver.meta import allowed_listeners
 from agentix.agentserver.names import new_thread_id
 from agentix.agentserver.principal import LOCAL, Principal
@@ -48,64 +54,6 @@ logger = logging.getLogger(__name__)
 
 SYSTEM = "system"
 """Who owns the thread that the organism boots in."""
-
-CHUNK = 500
-"""Events that are read from the journal before others have their turn."""
-
-
-class CallTimeoutError(AgentServerError, TimeoutError):
-    """A call took too long; what follows from its message goes on.
-
-    Args:
-        thread: The thread of the message, to listen to.
-        replies: The envelopes that had come back.
-    """
-
-    def __init__(self, thread: str, replies: Sequence[bytes]) -> None:
-        super().__init__(
-            f"thread {thread} was still busy at the timeout, with {len(replies)} replies so far: "
-            "listen to it, or give a longer timeout"
-        )
-        self.thread = thread
-        self.replies = tuple(replies)
-
-
-class OrganismClosedError(AgentServerError):
-    """The organism ended before the answer; its journal has the message, for the next start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The acknowledgement of a message: from here on it is delivered, or its failure told."""
-
-    thread: str
-    """The thread that it went to, which is a new one where it named none of its sender's."""
-    seq: int
-    """The number of the last event before what follows from the message."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadInfo:
-    """A thread that is alive."""
-
-    id: str
-    """Its UUID."""
-    path: tuple[str, ...]
-    """The principal that owns the conversation, then the listeners down to this one."""
-
-
-def wrap(payload: str | bytes, sender: str = LOCAL.name, thread: str | None = None) -> bytes:
-    """Puts a payload into an envelope.
-
-    Args:
-        payload: One element.
-        sender: The principal that will post it.
-        thread: The thread to go on with; `None` begins a new one.
-    """
-    body = payload.encode() if isinstance(payload, str) else payload
-    meta = f"<e:from>{sender}</e:from>" + (f"<e:thread>{thread}</e:thread>" if thread else "")
-    head = f'<e:message xmlns:e="{ENVELOPE_NAMESPACE}"><e:meta>{meta}</e:meta>'
-    return head.encode() + body + b"</e:message>"
 
 
 class Organism:
@@ -307,31 +255,11 @@ class Organism:
             principal: Whose events are wanted; `None` for everybody's.
         """
         after = self._ledger.seq if after_seq is None else after_seq
-        return self._listen(thread, after, None if principal is None else Principal.of(principal))
+        name = None if principal is None else Principal.of(principal).name
+        size = self.spec.limits.subscriber_events
+        return listen(self._ledger, self._bus, size, Wanted(thread, name), after)
 
-    async def _listen(
-        self, thread: str | None, after: int, principal: Principal | None
-    ) -> AsyncGenerator[Event, None]:
-        def wanted(event: Event) -> bool:
-            return (thread is None or event.thread == thread) and (
-                principal is None or event.concerns(principal.name)
-            )
-
-        self.pump.commit()
-        upto = self._ledger.seq
-        subscription = self._bus.subscribe(wanted, self.spec.limits.subscriber_events)
-        try:
-            if after < upto:
-                async for event in _in_turns(self._ledger.events(thread or "")):
-                    if after < event.seq <= upto and wanted(event):
-                        yield event
-            while (live := await subscription.next()) is not None:
-                if live.seq > after:
-                    yield live
-        finally:
-            self._bus.unsubscribe(subscription)
-
-    async def history(
+    def history(
         self, thread: str, principal: Principal | str | None = None
     ) -> AsyncGenerator[Event, None]:
         """Gives the messages of a thread, oldest first; those of threads that ended, too.
@@ -341,14 +269,7 @@ class Organism:
             principal: Whose messages are wanted; `None` for everybody's.
         """
         name = None if principal is None else Principal.of(principal).name
-        self.pump.commit()
-        async for event in _in_turns(self._ledger.events(thread)):
-            if (
-                event.thread == thread
-                and event.kind in ("message", "huh")
-                and (name is None or event.concerns(name))
-            ):
-                yield event
+        return history(self._ledger, Wanted(thread, name))
 
     def describe(self, name: str) -> Capability:
         """Gives what callers of a listener need to know.
@@ -376,7 +297,11 @@ class Organism:
         if listener is None:
             raise KeyError(name)
         found = [self._registry.named(each) for each in listener.peers]
-        return [_peer(name, each) for name, each in zip(listener.peers, found, strict=True) if each]
+        return [
+            peer_capability(name, each)
+            for name, each in zip(listener.peers, found, strict=True)
+            if each
+        ]
 
     def threads(self) -> list[ThreadInfo]:
         """Gives the threads that are alive."""
@@ -512,18 +437,3 @@ class Organism:
         """Adds another organism, which is called through a trusted listener of its name."""
         self.add_trusted(trusted)
         self._gateways[gateway.name] = gateway
-
-
-async def _in_turns(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
-    """Gives events that are read from a file, and lets others have their turn between them."""
-    for number, event in enumerate(events):
-        if number % CHUNK == CHUNK - 1:
-            await asyncio.sleep(0)
-        yield event
-
-
-def _peer(name: str, found: Sequence[Listener]) -> Capability:
-    """Gives the capability behind a peer: a listener, or the members of a group."""
-    if found[0].group == name:
-        return group_capability(found)
-    return capability_of(found[0])
