@@ -18,6 +18,7 @@ NIX_IMAGE = "nixos/nix:2.24.9"
 
 DOCKERFILE = """\
 FROM {image}
+LABEL org.agentix.builder="{image}"
 WORKDIR /source
 COPY . .
 RUN entry="$(nix-build --no-out-link)" \\
@@ -61,7 +62,7 @@ def _build(project: Project, platform: str, image: str, making: Path) -> str:
     dockerfile = making / "Dockerfile"
     dockerfile.write_text(DOCKERFILE.format(image=image))
     identity = making / "id"
-    options = ["--file", str(dockerfile), "--iidfile", str(identity)]
+    options = ["--force-rm", "--file", str(dockerfile), "--iidfile", str(identity)]
     if platform != engine_platform():
         options += ["--platform", platform]
     run(["docker", "build", "--quiet", *options, str(project.source)])
