@@ -6,12 +6,15 @@ import secrets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import Malformed, MalformedKind
+from agentix.agentserver.xml import emission as emissions
 from agentix.agentserver.xml.canonical import canonical
 from agentix.agentserver.xml.emission import Emission, read_emission
 from agentix.agentserver.xml.envelope import build_envelope, open_envelope
 from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.parser import parse_strict
 from tests.agentserver.xml_samples import ENVELOPE, LIMITS, THREAD
 
 
@@ -65,19 +68,19 @@ def test_a20_a_single_dummy_is_unwrapped_once() -> None:
 
 
 def test_a21_nothing_ends_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
+    wrappers: list[bytes] = []
 
-    def remembered(size: int) -> str:
-        names.append(original(size))
-        return names[-1]
+    def watched(data: bytes, limits: Limits) -> Element:
+        wrappers.append(data[: data.index(b">") + 1])
+        return parse_strict(data, limits)
 
-    original = secrets.token_hex
-    monkeypatch.setattr(secrets, "token_hex", remembered)
+    monkeypatch.setattr(emissions, "parse_strict", watched)
     assert refused(b"</dummy><evil/>") is MalformedKind.SYNTAX
-    for guess in ["w", "root", "wrapper", *(f"w{original(16)}" for _ in range(1_000))]:
+    guesses = [f"w{secrets.token_hex(16)}" for _ in range(997)]
+    for guess in ["w", "root", *guesses]:
         assert refused(f"</{guess}><evil/><{guess}>".encode()) is MalformedKind.SYNTAX
-    assert len(set(names)) == len(names) == 1_004
-    assert all(re.fullmatch("[0-9a-f]{32}", name) for name in names)
+    assert len(set(wrappers)) == len(wrappers) == 1_000
+    assert all(re.fullmatch(b"<w[0-9a-f]{32}>", wrapper) for wrapper in wrappers)
 
 
 def test_a22_comments_and_instructions_are_no_payloads_and_tails_stay_behind() -> None:
