@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -258,17 +259,21 @@ async def test_closing_leaves_no_process_and_no_file(caplog: pytest.LogCaptureFi
     assert (await failure(sum_of(workers, 1, 1)))[0] is FailureKind.DIED
 
 
-async def test_a_killed_pump_leaves_no_process() -> None:
+async def test_a_killed_pump_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     pump = await asyncio.create_subprocess_exec(
-        sys.executable, str(GUESTS / "pump.py"), str(GUESTS), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, str(GUESTS / "pump.py"), str(GUESTS)),
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=asyncio.subprocess.PIPE,
     )
     assert pump.stdout is not None
     assert await asyncio.wait_for(pump.stdout.readline(), 30) == b"ready\n"
     processes = descendants(pump.pid)
     assert len(processes) >= 5
+    assert len(os.listdir(tmp_path)) == 1
     pump.kill()
     await pump.wait()
     await until(lambda: not any(is_alive(pid) for pid in processes))
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_zygote_that_does_not_start_is_an_error() -> None:

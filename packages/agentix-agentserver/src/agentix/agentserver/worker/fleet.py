@@ -110,8 +110,7 @@ class Fleet:
                 await self._nursery.aclose()
         for output in self._outputs.values():
             output.close()
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._remove_scratch()
 
     async def _fork(self) -> Worker:
         nursery = await self.start()
@@ -158,7 +157,8 @@ class Fleet:
 
     def _plan(self) -> Plan:
         settings = self._settings
-        self._scratch = self._scratch or _make_scratch()
+        self._remove_scratch()
+        self._scratch = _make_scratch()
         path = [str(Path(entry).absolute()) for entry in (*settings.path, *sys.path)]
         return Plan(
             path=[entry for entry in dict.fromkeys(path) if entry != "/"],
@@ -172,6 +172,11 @@ class Fleet:
             file_size=settings.file_size,
             scratch=self._scratch,
         )
+
+    def _remove_scratch(self) -> None:
+        """Removes what a zygote's guard removes, too, where that was not killed."""
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _ended(self, number: int, status: int) -> None:
         code = os.waitstatus_to_exitcode(status)

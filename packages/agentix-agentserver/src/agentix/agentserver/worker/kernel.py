@@ -72,13 +72,13 @@ def system_call(number: int, name: str, *arguments: object) -> int:
     return _checked(result, name)
 
 
-def die_with_parent() -> None:
-    """Has the kernel kill this process when the thread that made it ends.
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Has the kernel signal this process when the thread that made it ends.
 
     Raises:
         KernelError: The kernel refuses it.
     """
-    call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0, about="PR_SET_PDEATHSIG")
+    call("prctl", PR_SET_PDEATHSIG, int(number), 0, 0, 0, about="PR_SET_PDEATHSIG")
 
 
 def drop_capabilities() -> None:

@@ -21,6 +21,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -62,16 +63,24 @@ def main(control: socket.socket, plan: Plan, pump: int) -> NoReturn:
         importlib.import_module(module)
     held = Jail()
     measures = jail.enter_process_namespace(held)
-    kernel.die_with_parent()
-    if os.getppid() != pump:
-        os._exit(1)
     kernel.call("prctl", kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     zygote = os.fork()
     if zygote == 0:
         _serve(control, plan, held, measures)
     control.close()
+    _guard(zygote, plan, pump)
+
+
+def _guard(zygote: int, plan: Plan, pump: int) -> NoReturn:
+    """Waits for the end of the zygote, makes it when the pump ends, and leaves nothing behind."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(zygote, signal.SIGKILL))
+    kernel.die_with_parent(signal.SIGTERM)
+    if os.getppid() != pump:
+        os.kill(zygote, signal.SIGKILL)
     os.waitpid(zygote, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _kill_children()
+    shutil.rmtree(plan["scratch"], ignore_errors=True)
     os._exit(0)
 
 
