@@ -51,12 +51,12 @@ async def measure() -> Sequence[Row | Skipped]:
     """Measures messages, then threads, workers, hostile messages and starts."""
     return [
         *await _codec(),
+        *await _hostile(),
         *await _in_process(),
         *await _isolated(),
         *await _beside_a_loop(),
         *await _workers(),
         *await _idle_threads(),
-        *await _hostile(),
         *await _probes(),
         *await _start(),
     ]
@@ -340,7 +340,7 @@ def _hostile_messages() -> dict[str, bytes]:
     entities = f'<!DOCTYPE a [<!ENTITY x "{"x" * 1_000}">]><a>{"&x;" * 340_000}</a>'
     return {
         "100,000 attributes": f"<a {attributes}/>".encode()[:MEBIBYTE],
-        "text in 300,000 levels": b"<a>" * 349_000,
+        "349,000 levels, unfinished": b"<a>" * 349_000,
         "an entity, 340,000 times": entities.encode()[:MEBIBYTE],
         "250,000 elements": (b"<a>" + b"<b/>" * 262_000)[: MEBIBYTE - 4] + b"</a>",
         "a payload of text": _message(_thread(), f"<{ROOT}>{'x' * 1_040_000}</{ROOT}>"),
@@ -362,7 +362,9 @@ async def _hostile() -> list[Row]:
                 memory.append(max(0, peak_bytes(os.getpid()) - before) / MEGABYTE)
                 assert b"<huh " in reply
             rows.append(measured(f"1 MiB to a huh: {name}", "ms", times, at_most(100)))
-            rows.append(measured(f"1 MiB to a huh: {name}, memory", "MB", memory, at_most(50)))
+            rows.append(
+                measured(f"1 MiB to a huh: {name}, memory", "MB", [max(memory)], at_most(50))
+            )
     return rows
 
 
