@@ -82,7 +82,7 @@ async def test_a15_a_handler_that_loops_holds_up_no_other(start: Start) -> None:
         assert len(await organism.call(envelope(add(7, 35), thread=thread), "ext")) == 1
         answered += 1
     assert await loop == [answer(FAILED, "loop")]
-    assert answered > 10
+    assert answered > 2
 
 
 @pytest.mark.parametrize("kind", ["exit", "segfault", "allocate"])
