@@ -180,6 +180,8 @@ def test_a47_attributes_are_mended_too() -> None:
         ("<result>42</result", "<result>42</result>", "completed an end tag that was cut off (1)"),
         ("<result>42</result ", "<result>42</result>", "completed an end tag that was cut off (1)"),
         ("<a><b>1</a>", "<a><b>1</b></a>", "closed <b> (1)"),
+        ("<a><b.c>1<br></b.c></a>", "<a><b.c>1<br></br></b.c></a>", "closed <br> (1)"),
+        ("<b.c><a>1", "<b.c><a>1</a></b.c>", "closed <a> (1)"),
         ("<a>1<br>2<br>3</a>", "<a>1<br>2<br>3</br></br></a>", "closed <br> (2)"),
         ("<a><b><c>1", "<a><b><c>1</c></b></a>", "closed <c> (1)"),
         ("<?xml version='1.0'?><a/>", "<a></a>", "dropped an XML declaration (1)"),
@@ -214,6 +216,10 @@ def test_a47_what_was_cut_off_is_completed_and_listed(text: str, meant: str, rep
         "<?xml version='1.1'?><a/>",
         "<?xml version='1.0' encoding='UTF-7'?><a/>",
         "<a:b:c xmlns:a='urn:a'/>",
+        "It is a List<int>, so:\n<calculator.add.addpayload><a>1</a></calculator.add.addpayload>",
+        "<thought>I add.\n<calculator.add.addpayload/>",
+        "<b>1</b> x<br> <i><calculator.add.addpayload/></i>",
+        "<thought>I add. <calculator.add.addpayload><a>1",
     ],
 )
 def test_a47_what_would_take_a_guess_is_refused(text: str) -> None:

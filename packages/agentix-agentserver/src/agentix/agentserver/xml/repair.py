@@ -2,8 +2,8 @@
 
 Stray ampersands, less-than signs and ends of sections are escaped, HTML's entities become
 characters, XML declarations go, and elements that were left open are closed. Text is never
-dropped, and an end tag that ends nothing is refused, since what follows it would be somebody
-else's.
+dropped. An end tag that ends nothing is refused, since what follows it would be somebody else's,
+and so is an element that is left open around a call, which would not be called.
 """
 
 import re
@@ -90,6 +90,8 @@ class Work:
     """What was made of it."""
     opened: list[str] = field(default_factory=list)
     """The elements that are open, the innermost last."""
+    swallowed: str = ""
+    """An element within an open one whose name has a dot, as that of a call has."""
     notes: Counter[str] = field(default_factory=Counter)
     """What was done, and how often."""
 
@@ -98,6 +100,7 @@ class Work:
         start = self.text.find("<", self.place)
         if start < 0:
             self.copy_text(len(self.text))
+            self.check_swallowed()
             self.close_down_to(0)
             return False
         self.copy_text(start)
@@ -159,6 +162,8 @@ class Work:
         if "&" in tag or "<" in tag[1:]:
             tag = "<" + self.mended(tag[1:])
         self.pieces.append(tag)
+        if self.opened and "." in found["started"]:
+            self.swallowed = found["started"]
         if not found["empty"]:
             self.opened.append(found["started"])
             if len(self.opened) > self.depth:
@@ -171,6 +176,14 @@ class Work:
         while self.opened[-1] != name:
             self.close_down_to(len(self.opened) - 1)
         self.opened.pop()
+        if not self.opened:
+            self.swallowed = ""
+
+    def check_swallowed(self) -> None:
+        """Refuses to close what was never ended around a call, such as `List<int>` in prose."""
+        if self.opened and self.swallowed:
+            text = f"<{self.opened[0]:.60}> is not ended, and <{self.swallowed:.60}> is in it"
+            raise Malformed(MalformedKind.SYNTAX, text)
 
     def end_cut(self, tag: str) -> None:
         """Completes an end tag at the end of the text, where it can only be one."""
