@@ -8,14 +8,17 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentix.namespace_sdk.build.push import HUB, split_reference
 from agentix.namespace_sdk.command import main
 from tests.sdk.counter import write_counter
+from tests.sdk.tokens import ISSUER, SERVICE, token_server
 
 CONFIGURATION = """\
 version: 0.1
@@ -26,6 +29,11 @@ http: {{addr: "127.0.0.1:0"}}
 """
 
 HTPASSWD = "auth: {{htpasswd: {{realm: test, path: {path}}}}}"
+
+TOKENS = (
+    "auth: {{token: {{realm: '{realm}', service: {service}, issuer: {issuer}, "
+    "rootcertbundle: {certificate}}}}}"
+)
 
 LOGIN = "user:$2y$05$6jQ3DkZX1FqGZIFRRT6bNOx0R4xqFTZsXKNcbmPGEO2Wt8MoNZbje"
 
@@ -48,28 +56,44 @@ class Registry:
             return json.load(answer)
 
 
-@pytest.fixture
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]:
-    """Starts Debian's docker-registry; with a login where the test's parameter is the login."""
+@contextmanager
+def started_registry(directory: Path, authentication: str = "") -> Iterator[Registry]:
+    """Starts Debian's docker-registry, with its files in a directory."""
     program = shutil.which("docker-registry")
     if program is None:
         assert os.environ.get("AGENTIX_REQUIRE_DOCKER") != "1", "docker-registry is not installed"
         pytest.skip("docker-registry is not installed")
-    authentication = ""
-    if hasattr(request, "param"):
-        (tmp_path / "htpasswd").write_text(f"{request.param}\n")
-        authentication = HTPASSWD.format(path=tmp_path / "htpasswd")
-    settings = CONFIGURATION.format(root=tmp_path / "registry", authentication=authentication)
-    (tmp_path / "registry.yml").write_text(settings)
-    command = [program, "serve", str(tmp_path / "registry.yml")]
+    settings = CONFIGURATION.format(root=directory / "registry", authentication=authentication)
+    (directory / "registry.yml").write_text(settings)
+    command = [program, "serve", str(directory / "registry.yml")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         found = (re.search(r"listening on (127\.0\.0\.1:\d+)", line) for line in lines)
         port = next(match[1] for match in found if match)
-        yield Registry(port, tmp_path / "registry")
-        process.terminate()
-        process.communicate()
+        try:
+            yield Registry(port, directory / "registry")
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+@pytest.fixture
+def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]:
+    """Starts a registry; with a login where the test's parameter is the login."""
+    authentication = ""
+    if hasattr(request, "param"):
+        (tmp_path / "htpasswd").write_text(f"{request.param}\n")
+        authentication = HTPASSWD.format(path=tmp_path / "htpasswd")
+    with started_registry(tmp_path, authentication) as registry:
+        yield registry
+
+
+def keep_login(directory: Path, host: str, login: str) -> None:
+    """Keeps a login where `docker login` does."""
+    kept = {"auths": {host: {"auth": base64.b64encode(login.encode()).decode()}}}
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(kept))
 
 
 @pytest.fixture
@@ -116,12 +140,52 @@ def test_registry_with_a_login(
 ) -> None:
     arguments = ["build", str(source), "--tag", f"{registry.host}/team/counter:1", "--push"]
     assert main(arguments) == 1
-    assert "failed with status 401" in capfd.readouterr().err
-    kept = {"auths": {registry.host: {"auth": base64.b64encode(b"user:password").decode()}}}
-    (tmp_path / "docker").mkdir()
-    (tmp_path / "docker/config.json").write_text(json.dumps(kept))
+    told = capfd.readouterr().err
+    assert "failed with status 401" in told
+    assert told.endswith(f"; `docker login {registry.host}` keeps a login for it\n")
+    keep_login(tmp_path / "docker", registry.host, "user:password")
     assert main(arguments) == 0
     assert registry.get("team/counter/manifests/1", "user:password")["schemaVersion"] == 2
+
+
+def test_registry_with_tokens(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The registry sends its clients to a server of the test, whose tokens it believes."""
+    with token_server(tmp_path, "user:password") as tokens:
+        named = {"realm": tokens.url, "service": SERVICE, "issuer": ISSUER}
+        believed = TOKENS.format(**named, certificate=tokens.certificate.cert)
+        with started_registry(tmp_path, believed) as registry:
+            tag = f"{registry.host}/team/counter:1"
+            arguments = ["build", str(source), "--tag", tag, "--push"]
+            for login in ("", "user:wrong"):
+                keep_login(tmp_path / "docker", registry.host, login)
+                assert main(arguments) == 1
+                assert f"`docker login {registry.host}`" in capfd.readouterr().err
+            assert tokens.asked == []
+            keep_login(tmp_path / "docker", registry.host, "user:password")
+            assert main(arguments) == 0
+            digest = capfd.readouterr().out.split()[-1]
+    actions = [set(query["scope"].rpartition(":")[2].split(",")) for query in tokens.asked]
+    assert actions == [{"pull"}, {"pull", "push"}]
+    assert [sorted(query) for query in tokens.asked] == [["scope", "service"]] * 2
+    link = tmp_path / "registry/docker/registry/v2/repositories/team/counter/_manifests/tags/1"
+    assert (link / "current/link").read_text() == digest
+
+
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("example.org/team/counter:1", ("example.org", "team/counter", "1")),
+        ("localhost:5000/counter:1", ("localhost:5000", "counter", "1")),
+        ("team/counter:1", (HUB, "team/counter", "1")),
+        ("counter:1", (HUB, "library/counter", "1")),
+        ("docker.io/team/counter:1", (HUB, "team/counter", "1")),
+        ("index.docker.io/counter:1", (HUB, "library/counter", "1")),
+    ],
+)
+def test_reference_names_a_registry(reference: str, parts: tuple[str, str, str]) -> None:
+    assert split_reference(reference) == parts
 
 
 def test_absent_registry_is_told(source: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 from agentix.namespace_sdk.build.archive import Archive
 from agentix.namespace_sdk.build.program import BuildError
 
-__all__ = ["push"]
+__all__ = ["HUB", "push", "split_reference"]
 
 CONFIGURATION = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -26,7 +26,17 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 HUB = "registry-1.docker.io"
 """Where references without a host are."""
 
+HUB_NAMES = ("docker.io", "index.docker.io")
+"""Hosts that references name, where the registry itself is `HUB`."""
+
+NO_ACCESS = (401, 403)
+"""What a registry answers to who may not do that."""
+
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+class RefusedError(BuildError):
+    """The registry wants a login, or another one."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ async def push(archive: Archive, tag: str) -> str:
     Raises:
         BuildError: The registry can not be reached, or refuses.
     """
-    host, repository, version = _split(tag)
+    host, repository, version = split_reference(tag)
     local = host.partition(":")[0] in ("localhost", "127.0.0.1")
     url = f"{'http' if local else 'https'}://{host}/v2/{repository}"
     with TemporaryDirectory() as directory:
@@ -75,6 +85,9 @@ async def push(archive: Archive, tag: str) -> str:
             registry = Registry(session, url, _login(host))
             try:
                 return await registry.push(blobs, version)
+            except RefusedError as error:
+                shown = "" if host == HUB else f" {host}"
+                raise BuildError(f"{error}; `docker login{shown}` keeps a login for it") from error
             except (ClientError, TimeoutError) as error:
                 raise BuildError(f"the registry {host} can not be reached: {error}") from error
 
@@ -133,8 +146,9 @@ class Registry:
             await self._authenticate(answer.headers.get("WWW-Authenticate", ""))
             answer = await self._request(method, url, body, headers)
         if answer.status >= 400 and not (missing and answer.status == 404):
-            reason = (await answer.text())[:500]
-            raise BuildError(f"{method} {url} failed with status {answer.status}: {reason}")
+            reason = (await answer.text())[:500].strip()
+            told = f"{method} {url} failed with status {answer.status}: {reason}".removesuffix(": ")
+            raise RefusedError(told) if answer.status in NO_ACCESS else BuildError(told)
         return answer
 
     async def _request(
@@ -156,21 +170,24 @@ class Registry:
         if scheme.lower() == "basic" and self._login is not None:
             self._headers = {"Authorization": f"Basic {self._login}"}
         elif scheme.lower() == "bearer" and "realm" in parameters:
-            realm = parameters.pop("realm")
+            realm = parameters["realm"]
+            wanted = {name: parameters[name] for name in ("service", "scope") if name in parameters}
             login = {} if self._login is None else {"Authorization": f"Basic {self._login}"}
-            async with self._session.get(realm, params=parameters, headers=login) as answer:
+            async with self._session.get(realm, params=wanted, headers=login) as answer:
                 granted = await answer.json() if answer.status == 200 else {}
             token = granted.get("token") or granted.get("access_token") or ""
             self._headers = {"Authorization": f"Bearer {token}"}
 
 
-def _split(tag: str) -> tuple[str, str, str]:
+def split_reference(tag: str) -> tuple[str, str, str]:
     """Splits a reference into the registry's host, the repository and the tag."""
     repository, _, version = tag.rpartition(":")
     host, slash, rest = repository.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host):
-        return host, rest, version
-    return HUB, repository if slash else f"library/{repository}", version
+        if host not in HUB_NAMES:
+            return host, rest, version
+        repository = rest
+    return HUB, repository if "/" in repository else f"library/{repository}", version
 
 
 def _unpack(archive: Path, directory: Path) -> list[Blob]:
