@@ -360,8 +360,10 @@ def test_missing_image_is_exit_code_2(
 ) -> None:
     assert main(["check", "agentix-test/never-made:1"]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("agentix-namespace: agentix-test/never-made:1: no such directory, and")
-    assert len(told.splitlines()) == 1
+    assert told == (
+        "agentix-namespace: agentix-test/never-made:1: no such directory, and the Docker engine has"
+        " no such image: build or pull it first\n"
+    )
 
 
 def test_engine_that_does_not_answer_is_exit_code_2(tmp_path: Path) -> None:

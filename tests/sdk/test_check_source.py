@@ -52,6 +52,38 @@ def test_several_mistakes_are_all_told(tmp_path: Path) -> None:
     assert found == [(4, "AGX302"), (7, "AGX301"), (7, "AGX303")]
 
 
+@pytest.mark.parametrize("body", ["...", "pass", '"""Gives nothing."""'])
+def test_stub_without_a_body_is_to_be_bound(tmp_path: Path, body: str) -> None:
+    write_namespace(tmp_path, stubs=f"{STUBS}\ndef lost() -> None:\n    {body}\n")
+    [finding] = check_source(tmp_path)
+    assert (finding.code, finding.line) == ("AGX302", 4)
+
+
+def test_helper_is_not_to_be_bound(tmp_path: Path) -> None:
+    write_namespace(tmp_path, stubs=f"{STUBS}\ndef shout(text: str) -> str:\n    return text\n")
+    assert check_source(tmp_path) == []
+
+
+def test_stub_bound_to_itself_is_told(tmp_path: Path) -> None:
+    write_namespace(tmp_path, register=REGISTER.replace("_impl.greet", "greet"))
+    [finding] = check_source(tmp_path)
+    assert (finding.code, finding.line) == ("AGX303", 1)
+    assert finding.message.endswith(".greet is bound to itself, not to an impl")
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [("{}", "KNOWN['greet'] = greet"), ("[]", "KNOWN.append(greet)"), ("set()", "KNOWN.add(1)")],
+)
+def test_register_that_fills_a_global_is_told(tmp_path: Path, value: str, change: str) -> None:
+    register = REGISTER.replace(
+        "def register():", f"KNOWN = {value}\ndef register():\n    {change}"
+    )
+    write_namespace(tmp_path, register=register)
+    [finding] = check_source(tmp_path)
+    assert (finding.code, finding.message) == ("AGX405", "register() changes the global 'KNOWN'")
+
+
 def write_hanging(directory: Path) -> Path:
     """Writes a namespace whose import starts a process and hangs, and notes both in `pids`."""
     hang = (

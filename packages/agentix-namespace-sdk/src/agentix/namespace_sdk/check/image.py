@@ -78,8 +78,8 @@ async def check_image(reference: str) -> list[Finding]:
                 reason = "no such directory, and the Docker engine does not answer"
                 raise UsageError(f"{reference}: {reason}: {error.message}") from error
             if error.status == 404:
-                reason = f"no such directory, and no such image: {error.message}"
-                raise UsageError(f"{reference}: {reason}") from error
+                reason = "no such directory, and the Docker engine has no such image"
+                raise UsageError(f"{reference}: {reason}: build or pull it first") from error
             raise DeploymentError(f"{reference}: {error.message}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise UsageError(

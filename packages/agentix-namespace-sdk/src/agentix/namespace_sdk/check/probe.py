@@ -228,6 +228,9 @@ class Binder:
             self._tell("AGX306", reason, stub)
             return
         self._probe.bound[contract.method] = stub
+        if impl is stub:
+            reason = f"{contract.package}.{contract.method} is bound to itself, not to an impl"
+            self._tell("AGX303", reason, stub)
         self._bind(dispatcher, stub, impl)
 
     def _tell(self, code: str, message: str, stub: Any) -> None:

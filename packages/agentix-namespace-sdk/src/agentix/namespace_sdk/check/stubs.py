@@ -1,6 +1,7 @@
 """The rules that the text of the modules tells: bodies of stubs, and what is imported."""
 
 import ast
+import builtins
 import sys
 from collections.abc import Collection, Iterator
 
@@ -37,7 +38,7 @@ def check_stubs(
         if is_bound and not only_raises:
             reason = f"the stub {name!r} does something else than raise when it is called"
             yield tree.finding("AGX301", path, reason, function.lineno)
-        if only_raises and not is_bound:
+        if not is_bound and (only_raises or _is_empty(function)):
             reason = f"register() does not bind the stub {name!r}"
             yield tree.finding("AGX302", path, reason, function.lineno)
 
@@ -50,10 +51,21 @@ def _public_functions(syntax: ast.Module) -> Iterator[Function]:
 
 def _only_raises(function: Function) -> bool:
     """Tells whether the body is one `raise`, but for a docstring."""
-    body = function.body
-    if ast.get_docstring(function, clean=False) is not None:
-        body = body[1:]
+    body = _body(function)
     return len(body) == 1 and isinstance(body[0], ast.Raise)
+
+
+def _is_empty(function: Function) -> bool:
+    """Tells whether the body is nothing, `pass` or `...`, but for a docstring."""
+    match _body(function):
+        case [] | [ast.Pass()] | [ast.Expr(ast.Constant(value=builtins.Ellipsis))]:
+            return True
+    return False
+
+
+def _body(function: Function) -> list[ast.stmt]:
+    has_docstring = ast.get_docstring(function, clean=False) is not None
+    return function.body[1:] if has_docstring else function.body
 
 
 def check_imports(tree: Tree, manifest: NamespaceManifest) -> Iterator[Finding]:

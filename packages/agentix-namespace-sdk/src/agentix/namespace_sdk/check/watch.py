@@ -58,7 +58,8 @@ class State:
     path: list[str]
     directory: str
     threads: set[int | None]
-    names: dict[str, int]
+    names: dict[str, tuple[int, ...]]
+    """What marks the value of each global."""
 
     @classmethod
     def of(cls, module: ModuleType) -> "State":
@@ -68,7 +69,7 @@ class State:
             path=list(sys.path),
             directory=str(Path.cwd()),
             threads={thread.ident for thread in threading.enumerate()},
-            names={name: id(value) for name, value in vars(module).items()},
+            names={name: _mark(value) for name, value in list(vars(module).items())},
         )
 
     def changes(self, module: ModuleType) -> list[str]:
@@ -90,3 +91,15 @@ class State:
         if now.threads - self.threads:
             told.append("starts a thread")
         return told
+
+
+def _mark(value: Any) -> tuple[int, ...]:
+    """Gives what changes with a value, or, for a collection, with what it holds."""
+    match value:
+        case dict():
+            held = [*value.keys(), *value.values()]
+        case list() | set():
+            held = list(value)
+        case _:
+            held = []
+    return (id(value), *map(id, held))
