@@ -118,6 +118,7 @@ def test_nothing_is_asked_without_a_terminal(agentix_namespace: Command, tmp_pat
         ("class", "the name 'class' is reserved"),
         ("Match", "the name 'Match' is reserved"),
         ("runtime", "the name 'runtime' is reserved"),
+        ("a" * 101, "the name is too long: it may have 100 characters"),
         ("taken", "{directory}/taken is there already"),
         ("dangling", "{directory}/dangling is there already"),
     ],
@@ -134,6 +135,16 @@ def test_bad_name_gets_one_line_and_exit_code_2(
     assert line.startswith(f"agentix-namespace: {reason.format(directory=tmp_path)}")
     assert printed.out == ""
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("into", ["file", "file/below"])
+def test_place_that_is_no_directory_gets_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], into: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["new", "hello", "--into", str(tmp_path / into)]) == 2
+    reason = f"{tmp_path / into} is no directory, nor can one be made there"
+    assert capsys.readouterr().err == f"agentix-namespace: {reason}\n"
 
 
 def test_name_is_needed(agentix_namespace: Command, tmp_path: Path) -> None:

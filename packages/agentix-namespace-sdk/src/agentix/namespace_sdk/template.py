@@ -23,6 +23,9 @@ SUFFIX = ".jinja"
 RESERVED = {"runtime", "test", "tests"}
 """Names that a deployment, or a test runner, uses for something else."""
 
+LONGEST_NAME = 100
+"""Characters of a name: directories, images and distributions are called after it."""
+
 FUNCTIONS = {"agent": "run", "dataset": "list_tasks, score, setup", "tool": "search"}
 """The stubs of each kind, as they are imported."""
 
@@ -45,7 +48,8 @@ class NewNamespace:
         """Folds a name: `My Namespace`, `my.namespace` and `my_namespace` are `my-namespace`.
 
         Raises:
-            UsageError: What comes out can not be the name of a Python package, or is reserved.
+            UsageError: What comes out can not be the name of a Python package, is too long, or is
+                reserved.
         """
         slug = re.sub(r"[-_. ]+", "-", name).lower()
         module = slug.replace("-", "_")
@@ -54,6 +58,8 @@ class NewNamespace:
                 f"{name!r} can not be the name of a Python package: use the letters a to z, digits"
                 " and single dashes, beginning with a letter and not ending with a dash"
             )
+        if len(module) > LONGEST_NAME:
+            raise UsageError(f"the name is too long: it may have {LONGEST_NAME} characters")
         if keyword.iskeyword(module) or keyword.issoftkeyword(module) or module in RESERVED:
             raise UsageError(f"the name {name!r} is reserved: choose another one")
         return cls(slug, module)
@@ -90,12 +96,15 @@ def render(namespace: NewNamespace, into: Path) -> Path:
         The new directory.
 
     Raises:
-        UsageError: It is there already.
+        UsageError: It is there already, or can not be made there.
     """
     final = into / namespace.slug
     if final.exists() or final.is_symlink():
         raise UsageError(f"{final} is there already: choose another name, or remove it")
-    into.mkdir(parents=True, exist_ok=True)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{into} is no directory, nor can one be made there") from error
     with tempfile.TemporaryDirectory(prefix=".new-", dir=into) as rendering:
         for part in ("common", namespace.kind):
             generate_files(
