@@ -123,7 +123,7 @@ def test_check_shows_listeners_and_how_handlers_are_held(here: Path, call: Call)
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("name: fixture", "name: fixture\n  colour: red", "organism.colour: Extra inputs"),
+        ("name: fixture", "name: fixture\n  colour: red", "organism.colour: there is no such key"),
         ("description: Nobody's peer.", "description: ' '", "a description is needed"),
         ("handler: fixture_handlers.secret", "handler: fixture_handlers.no", "fixture_handlers.no"),
         ("peers: [calculator.add]", "peers: [nobody]", "no such peer: nobody"),

@@ -93,12 +93,21 @@ async def test_a_name_is_given_once(start: Start) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"unknown": 1}, "unknown: Extra inputs are not permitted"),
-        ({"organism": {"name": "x", "nmae": "y"}}, "organism.nmae: Extra inputs"),
+        ({"unknown": 1}, "unknown: there is no such key"),
+        (
+            {"organism": {"name": "x", "nmae": "y"}},
+            "nmae: there is no such key; is 'name' meant?",
+        ),
         ({"organism": {"name": "core"}}, "reserved"),
         ({"organism": {"name": "x", "identity": "../key"}}, "leaves the directory"),
         ({"schemas": "a/../../b"}, "leaves the directory"),
-        ({"listeners": [ADD | {"name": "a", "peers": ["nobody"]}]}, "a: no such peer: nobody"),
+        (
+            {"listeners": [ADD | {"name": "a", "peers": ["nobody"]}]},
+            "a: no such peer: nobody (there are a)",
+        ),
+        ({"packages": "contract_handlers"}, "packages: a list is needed here, such as [one, two]"),
+        ({"organism": {"name": True}}, "organism.name: a text is needed here; put quotes"),
+        ({"organism": "x"}, "organism: keys with values are needed here"),
         ({"listeners": [ADD | {"name": "a"}] * 2}, "names are given twice: a"),
         ({"listeners": [ADD | {"name": "dummy.a"}]}, "reserved"),
         ({"listeners": [ADD | {"name": "1a"}]}, "no listener name"),
@@ -124,6 +133,16 @@ def test_what_can_not_be_an_organism_is_refused(changes: dict[str, Any], reason:
 def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "organism.yaml").write_text(text)
     with pytest.raises(SpecError, match=r"organism\.yaml: "):
+        load_spec(tmp_path / "organism.yaml")
+
+
+def test_a_key_of_a_mapping_is_given_once(tmp_path: Path) -> None:
+    text = (FIXTURE / "organism.yaml").read_text()
+    (tmp_path / "organism.yaml").write_text(text + "isolation: thread\nisolation: inprocess\n")
+    with pytest.raises(SpecError, match=r"the key 'isolation' is given twice(?s:.*)line \d+"):
+        load_spec(tmp_path / "organism.yaml")
+    (tmp_path / "organism.yaml").write_text(text + "limits: &a {depth: 2}\nworkers: {<<: *a}\n")
+    with pytest.raises(SpecError, match=r"workers\.depth: there is no such key"):
         load_spec(tmp_path / "organism.yaml")
 
 

@@ -94,11 +94,15 @@ def test_file_of_users_is_read(tmp_path: Path) -> None:
     [
         ("users: {ada: {totp_secret: '!!'}}", "totp_secret is not base32"),
         ("users: {ada: {totp_secret: JBSWY3DP}}", "has 40 bits, and must have 128"),
-        (f"users: {{ada: {{totp_secret: {SECRET}, admn: true}}}}", "ada.admn: Extra inputs"),
+        (
+            f"users: {{ada: {{totp_secret: {SECRET}, admn: true}}}}",
+            "ada.admn: there is no such key; is 'admin' meant",
+        ),
         (f"users: {{'a b': {{totp_secret: {SECRET}}}}}", "should match pattern"),
         ("users: [", "is not YAML"),
+        (f"users: {{a: {{totp_secret: {SECRET}}}, a: {{}}}}", "the key 'a' is given twice"),
         ("!!python/object/apply:os.system [true]", "is not YAML"),
-        ("", "valid dictionary"),
+        ("", "keys with values are needed"),
     ],
 )
 def test_malformed_file_is_refused_without_its_secrets(

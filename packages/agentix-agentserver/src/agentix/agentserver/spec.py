@@ -20,6 +20,8 @@ from pydantic import (
 
 from agentix.agentserver.errors import RegistrationError
 from agentix.agentserver.names import check_listener_name
+from agentix.agentserver.reasons import reasons
+from agentix.agentserver.yaml_file import read_yaml
 from agentix.errors import UsageError
 
 __all__ = [
@@ -397,7 +399,10 @@ class OrganismSpec(_Section):
     def _check_peers(self, listener: ListenerSpec, known: set[str]) -> None:
         named = {peer for peer in listener.peers if not peer.startswith("ns:")}
         if unknown := sorted(named - known):
-            raise ValueError(f"{listener.name}: no such peer: {', '.join(unknown)}")
+            raise ValueError(
+                f"{listener.name}: no such peer: {', '.join(unknown)}"
+                f" (there are {', '.join(sorted(known))})"
+            )
         functions = {peer.removeprefix("ns:") for peer in listener.peers if peer.startswith("ns:")}
         if closed := sorted(functions - {*self.runtime.allow}):
             raise ValueError(f"{listener.name}: not in runtime.allow: {', '.join(closed)}")
@@ -419,7 +424,7 @@ def load_spec(path: Path) -> OrganismSpec:
         SpecError: It can not be read, is no YAML, or says what an organism can not be.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = read_yaml(path)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SpecError(f"{path}: can not be read: {error}") from error
     try:
@@ -437,15 +442,4 @@ def parse_spec(document: object) -> OrganismSpec:
     try:
         return OrganismSpec.model_validate(document)
     except ValidationError as error:
-        raise SpecError(_reasons(error)) from error
-
-
-def _reasons(error: ValidationError) -> str:
-    """Gives what is wrong, and where, one reason after the other."""
-    return "; ".join(_reason(detail["loc"], detail["msg"]) for detail in error.errors())
-
-
-def _reason(location: tuple[int | str, ...], message: str) -> str:
-    place = ".".join(map(str, location))
-    message = message.removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message
+        raise SpecError(reasons(error, _Section.__subclasses__())) from error

@@ -21,6 +21,8 @@ from pydantic import (
 )
 
 from agentix.agentserver.errors import AgentServerError
+from agentix.agentserver.reasons import reasons
+from agentix.agentserver.yaml_file import read_yaml
 
 __all__ = ["User", "Users", "UsersError", "new_secret", "read_users"]
 
@@ -86,17 +88,16 @@ def read_users(path: Path, now: Callable[[], float] = time.time) -> "Users":
         UsersError: The file is missing or malformed; secrets are not shown.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path)
     except OSError as error:
         raise UsersError(f"no users at {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsersError(f"{path} is not YAML") from error
+        problem = f": {error.problem}" if isinstance(error, yaml.MarkedYAMLError) else ""
+        raise UsersError(f"{path} is not YAML{problem}") from error
     try:
         return Users(_File.model_validate(content).users, now)
     except ValidationError as error:
-        details = error.errors(include_input=False, include_url=False)
-        reasons = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in details)
-        raise UsersError(f"malformed users in {path}: {reasons}") from error
+        raise UsersError(f"malformed users in {path}: {reasons(error, (User,))}") from error
 
 
 def new_secret() -> str:
