@@ -2,6 +2,8 @@
 
 import re
 import secrets
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -79,8 +81,17 @@ def test_a21_nothing_ends_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
     guesses = [f"w{secrets.token_hex(16)}" for _ in range(997)]
     for guess in ["w", "root", *guesses]:
         assert refused(f"</{guess}><evil/><{guess}>".encode()) is MalformedKind.SYNTAX
-    assert len(set(wrappers)) == len(wrappers) == 1_000
-    assert all(re.fullmatch(b"<w[0-9a-f]{32}>", wrapper) for wrapper in wrappers)
+    assert len(wrappers) == 1_000
+    # One name for all: the parser keeps every name that it has seen.
+    [wrapper] = set(wrappers)
+    assert re.fullmatch(b"<w[0-9a-f]{32}>", wrapper)
+
+
+def test_a21_the_wrapper_of_another_process_has_another_name() -> None:
+    show = "from agentix.agentserver.xml.emission import WRAPPER; print(WRAPPER.decode())"
+    command = [sys.executable, "-c", show]
+    others = {subprocess.check_output(command, text=True).strip() for _ in range(2)}
+    assert len(others | {emissions.WRAPPER.decode()}) == 3
 
 
 def test_a22_comments_and_instructions_are_no_payloads_and_tails_stay_behind() -> None:

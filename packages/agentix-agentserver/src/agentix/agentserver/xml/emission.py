@@ -1,7 +1,7 @@
 """Emissions: the bytes that a handler returns, taken apart into the payloads that they hold."""
 
 import secrets
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lxml.etree import _Element as Element
 
@@ -13,6 +13,12 @@ from agentix.agentserver.xml.parser import parse_strict
 from agentix.agentserver.xml.repair import repair
 
 __all__ = ["Emission", "read_emission"]
+
+WRAPPER: Final = f"w{secrets.token_hex(16)}".encode()
+"""The element that emissions are parsed in, which no handler can know, and so none can end.
+
+It is one for the life of the process: libxml2 keeps every distinct name that it has parsed.
+"""
 
 
 class Emission(NamedTuple):
@@ -54,9 +60,8 @@ def read_emission(data: bytes, limits: Limits) -> Emission:
 
 
 def parse_wrapped(data: bytes, limits: Limits) -> tuple[Element, tuple[str, ...]]:
-    """Parses elements without a root within one that nobody can guess, and so nobody can end."""
-    name = f"w{secrets.token_hex(16)}".encode()
-    start, end = b"<" + name + b">", b"</" + name + b">"
+    """Parses elements without a root, within one that has a name of ours."""
+    start, end = b"<" + WRAPPER + b">", b"</" + WRAPPER + b">"
     try:
         return parse_strict(start + data + end, limits), ()
     except Malformed as error:
