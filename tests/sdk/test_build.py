@@ -257,6 +257,7 @@ def add_nix_packages(source: Path) -> None:
         (lambda source: shutil.rmtree(source), [], "is no directory: give that of a namespace"),
         (lambda source: None, ["--tag", "No Reference"], "'No Reference' is no image reference"),
         (lambda source: None, ["--platform", "windows/amd64"], "is no platform such as"),
+        (lambda source: None, ["--output", "image.tar.gz"], "image.tar.gz: archives are not"),
         (lambda source: None, ["--builder", "nix"], "has no default.nix, which Nix builds from"),
         (add_native_program, ["--builder", "plain"], "bin/native is a native program"),
         (add_nix_packages, ["--builder", "plain"], "default.nix adds packages of Nix"),

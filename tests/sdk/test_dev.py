@@ -19,6 +19,7 @@ import pytest
 from agentix.client import RuntimeClient
 from agentix.deployment import Sandbox
 from agentix.errors import RemoteCallError, SandboxGoneError
+from agentix.namespace_sdk.command import main
 from agentix.namespace_sdk.dev.calls import CallReport
 from agentix.namespace_sdk.dev.proxy import Backend, Proxy
 from tests.runtime.serving import PROBE_PACKAGE, serving
@@ -227,7 +228,7 @@ async def test_namespace_that_is_broken_at_first_is_taken_once_it_is_mended(
         developing(source, temporary) as development,
         RuntimeClient(development.address) as client,
     ):
-        with pytest.raises(Exception, match="the namespace can not be loaded"):
+        with pytest.raises(Exception, match="the namespace is not loaded"):
             await client.remote(counter.count, "a")
         await development.line(r'count\(text="a"\) was refused: there is no sandbox .*')
         impl.write_text(sound)
@@ -294,3 +295,12 @@ def test_directory_without_a_namespace_is_told(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 2
     assert "no manifest at" in done.stderr
+
+
+def test_socket_that_can_not_be_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_counter(tmp_path / "counter")
+    address = tmp_path / "nowhere" / "socket"
+    assert main(["dev", str(source), "--socket", str(address)]) == 2
+    told = capsys.readouterr().err
+    reason = "can not be listened on: No such file or directory"
+    assert told == f"agentix-namespace: {address} {reason}\n"

@@ -120,6 +120,13 @@ def test_directory_without_a_namespace_is_told(
     assert "no manifest at" in capsys.readouterr().err
 
 
+def test_missing_directory_is_no_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "missing"
+    assert main(["stubs", str(missing)]) == 2
+    told = capsys.readouterr().err
+    assert told == f"agentix-namespace: {missing}: there is no such directory\n"
+
+
 def test_nobody_at_a_url_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stubs", f"unix:{tmp_path}/nothing"]) == 1
     assert f"unix:{tmp_path}/nothing" in capsys.readouterr().err

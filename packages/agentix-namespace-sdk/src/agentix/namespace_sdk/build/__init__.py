@@ -8,6 +8,9 @@ __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "build an image, an archive or a bundle"
 
+COMPRESSED = {".bz2", ".gz", ".tgz", ".txz", ".xz", ".zip", ".zst"}
+"""What the names of files end in that are no archives for `docker load`, and no directories."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `agentix-namespace build`."""
@@ -48,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
         UsageError: The namespace, the reference or the platform can not be built.
         BuildError: A builder, an engine or a registry failed.
     """
+    from agentix.errors import UsageError
     from agentix.namespace_sdk.build.by_docker import NIX_IMAGE
     from agentix.namespace_sdk.build.pipeline import Build, default_cache
     from agentix.namespace_sdk.build.platform import choose_platform
@@ -63,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
         progress=Progress(),
     )
     output = options.output
+    if output is not None and output.suffix in COMPRESSED:
+        raise UsageError(f"{output}: archives are not compressed: give a name that ends in .tar")
     with build.made() as built:
         match output:
             case None if not options.push:

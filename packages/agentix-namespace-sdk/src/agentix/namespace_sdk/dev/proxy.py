@@ -17,6 +17,7 @@ from aiohttp import (
 )
 
 from agentix.deployment import Sandbox
+from agentix.errors import UsageError
 from agentix.namespace_sdk.dev.calls import CallReport
 from agentix.wire import NDJSON
 
@@ -103,7 +104,12 @@ class Proxy:
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        await web.UnixSite(self._runner, str(self._socket)).start()
+        try:
+            await web.UnixSite(self._runner, str(self._socket)).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = error.strerror or error
+            raise UsageError(f"{self._socket} can not be listened on: {reason}") from error
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -129,7 +135,9 @@ class Proxy:
         report: CallReport | None,
     ) -> web.StreamResponse:
         if self.backend is None:
-            reason = "the namespace can not be loaded; agentix-namespace dev says why"
+            reason = (
+                "the namespace is not loaded; agentix-namespace dev says once it is, or why not"
+            )
             if report is not None:
                 self._tell(report.breaks("was refused: there is no sandbox"))
             return web.json_response({"error": reason}, status=503)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agentix.client import RuntimeClient
 from agentix.deployment import DEFAULT_RUNTIME, Deployment, SandboxConfig
+from agentix.errors import UsageError
 from agentix.schema import DescribedNamespace
 
 __all__ = ["Described", "describe"]
@@ -44,6 +45,8 @@ async def describe(target: str, runtime: str | None = None, token: str | None = 
     if os.path.isdir(target):  # noqa: ASYNC240, PTH112 - nothing else runs here
         async with _of_directory(Path(target)) as (deployment, config):
             return Described(await _ask(deployment, config))
+    if target.startswith(("/", ".", "~")):
+        raise UsageError(f"{target}: there is no such directory")
     # The image is its own task image: nothing of that one is used.
     config = SandboxConfig(
         image=target, namespaces=[target], runtime=runtime or DEFAULT_RUNTIME, network="none"
