@@ -55,8 +55,8 @@ Call = Callable[..., Outcome]
 def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
     """Runs the command in this process, which spares the start of an interpreter."""
 
-    def call(*arguments: str, given: str = "") -> Outcome:
-        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+    def call(*arguments: str, given: bytes = b"") -> Outcome:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
         capfd.readouterr()
         try:
             code = main(arguments)
@@ -89,7 +89,7 @@ def test_send_prints_replies_one_a_line(here: Path, call: Call) -> None:
     change(here, listeners=[*document["listeners"], doer])
     inner = "&lt;a&gt;1\n2&lt;/a&gt;&lt;b/&gt;"
     payload = f"<doer.dopayload><returns>{inner}</returns></doer.dopayload>\n"
-    sent = call("send", "organism.yaml", "-", given=payload)
+    sent = call("send", "organism.yaml", "-", given=payload.encode())
     assert (sent.returncode, sent.stdout) == (0, "<a>1&#10;2</a>\n<b></b>\n")
     slow = payload.replace("</doer", "<seconds>30</seconds></doer")
     late = call("send", "--timeout", "0.5", "organism.yaml", slow)
@@ -103,6 +103,26 @@ def test_send_of_what_is_refused_prints_a_huh_and_exits_1(here: Path, call: Call
         assert sent.returncode == 1
         assert sent.stdout.startswith('<huh xmlns="https://xml-pipeline.org/ns/core/v1"><error>')
         assert sent.stdout.count("\n") == 1
+
+
+def test_send_of_what_is_no_text_is_refused(here: Path, call: Call) -> None:
+    for sent in (
+        call("send", "organism.yaml", "-", given=b"<a>\xff</a>"),
+        call("send", "organism.yaml", os.fsdecode(b"<a>\xff</a>")),
+    ):
+        assert sent.returncode == 1
+        assert "<error>Malformed message</error>" in sent.stdout
+
+
+def test_send_of_what_is_dropped_says_why(
+    here: Path, call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    payload = '<privileged-msg xmlns="https://xml-pipeline.org/privileged-msg"/>'
+    sent = call("send", "organism.yaml", payload)
+    assert (sent.returncode, sent.stdout) == (0, "")
+    (told,) = [each for each in caplog.records if "goes no further" in each.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "a message of cli goes no further: the privileged root" in told.getMessage()
 
 
 def test_check_shows_listeners_and_how_handlers_are_held(here: Path, call: Call) -> None:

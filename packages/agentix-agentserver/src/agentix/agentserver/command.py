@@ -164,7 +164,9 @@ async def _graph(options: argparse.Namespace) -> int:
 
 async def _send(options: argparse.Namespace) -> int:
     """Prints the payload of each reply; a `<huh>` among them makes the exit code 1."""
-    payload = sys.stdin.read() if options.payload == "-" else options.payload
+    given: str = options.payload
+    # Bytes as they were typed: what is not UTF-8 is for the pump to refuse.
+    payload = sys.stdin.buffer.read() if given == "-" else os.fsencode(given)
     late = None
     async with Organism.from_yaml(options.organism) as organism:
         try:

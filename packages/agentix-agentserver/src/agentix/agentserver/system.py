@@ -41,10 +41,12 @@ class System:
         """Logs why a message goes no further; the reason never travels."""
         if state.error is None:
             return
-        logger.info("a message of %s goes no further: %s", state.from_id, state.error.detail)
+        level = logging.WARNING if state.error.security else logging.INFO
+        detail = state.error.detail
+        logger.log(level, "a message of %s goes no further: %s", state.from_id, detail)
         if state.error.security:
             self._ledger.event(
-                "security", thread=state.thread_id, sender=state.from_id, detail=state.error.detail
+                "security", thread=state.thread_id, sender=state.from_id, detail=detail
             )
 
     async def answer_huh(self, state: MessageState) -> None:
