@@ -105,6 +105,12 @@ def test_send_of_what_is_refused_prints_a_huh_and_exits_1(here: Path, call: Call
         assert sent.stdout.count("\n") == 1
 
 
+def test_send_takes_a_file_as_editors_write_them(here: Path, call: Call) -> None:
+    given = f'\ufeff<?xml version="1.0" encoding="UTF-8"?>\r\n<!-- a sum -->\r\n{ADD}\r\n'
+    sent = call("send", "organism.yaml", "-", given=given.encode())
+    assert (sent.returncode, sent.stdout) == (0, "<result>42</result>\n")
+
+
 def test_send_of_what_is_no_text_is_refused(here: Path, call: Call) -> None:
     for sent in (
         call("send", "organism.yaml", "-", given=b"<a>\xff</a>"),

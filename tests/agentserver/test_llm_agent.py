@@ -115,13 +115,22 @@ async def test_token_budget_ends_the_talk(make: Make, server: LLMServer) -> None
     assert len(server.requests) == 2
 
 
-async def test_model_is_told_of_its_mistake_and_mends_it(make: Make, server: LLMServer) -> None:
+@pytest.mark.parametrize(
+    ("mistake", "error"),
+    [
+        (CALL.replace("7", "seven"), "Invalid payload structure"),
+        (f"A List<int> has two numbers, so:\n{CALL}", "Malformed message"),
+    ],
+)
+async def test_model_is_told_of_its_mistake_and_mends_it(
+    make: Make, server: LLMServer, mistake: str, error: str
+) -> None:
     organism = await make()
-    server.say(CALL.replace("7", "seven"), "<answer>sorry</answer>")
+    server.say(mistake, "<answer>sorry</answer>")
     assert await ask(organism) == [egress("thinker", '<answer xmlns="">sorry</answer>')]
     told = server.requests[1]["messages"][-1]
     assert told["role"] == "user"
-    assert "<error>Invalid payload structure</error>" in told["content"]
+    assert f"<error>{error}</error>" in told["content"]
 
 
 async def test_answer_without_an_element_is_a_huh(make: Make, server: LLMServer) -> None:

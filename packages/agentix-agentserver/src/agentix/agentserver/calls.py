@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from xml.sax.saxutils import escape
 
 from agentix.agentserver.core import ENVELOPE_NAMESPACE
 from agentix.agentserver.errors import AgentServerError
@@ -60,6 +61,8 @@ def wrap(payload: str | bytes, sender: str = LOCAL.name, thread: str | None = No
         thread: The thread to go on with; `None` begins a new one.
     """
     body = payload.encode() if isinstance(payload, str) else payload
-    meta = f"<e:from>{sender}</e:from>" + (f"<e:thread>{thread}</e:thread>" if thread else "")
+    meta = f"<e:from>{escape(sender)}</e:from>"
+    if thread:
+        meta += f"<e:thread>{escape(thread)}</e:thread>"
     head = f'<e:message xmlns:e="{ENVELOPE_NAMESPACE}"><e:meta>{meta}</e:meta>'
     return head.encode() + body + b"</e:message>"

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -171,7 +172,9 @@ async def _send(options: argparse.Namespace) -> int:
     async with Organism.from_yaml(options.organism) as organism:
         try:
             replies = await organism.call(
-                wrap(payload.strip(), SENDER), SENDER, timeout=options.timeout
+                wrap(payload.removeprefix(BOM_UTF8).strip(), SENDER),
+                SENDER,
+                timeout=options.timeout,
             )
         except CallTimeoutError as error:
             replies, late = list(error.replies), error
