@@ -28,6 +28,8 @@ from tests.sdk.counter import (
 )
 
 TAG = "agentix-test/counter:1.0.0"
+DAY = 24 * 3600
+"""Seconds."""
 
 
 @pytest.fixture
@@ -116,6 +118,37 @@ def test_unchanged_build_writes_nothing(build: Command, source: Path, tmp_path: 
     for arguments in (["--output", "bundles"], ["--output", "image.tar"]):
         assert build(source, *arguments).returncode == 0
     assert state() == before
+
+
+def test_cache_forgets_what_no_build_uses(build: Command, source: Path, tmp_path: Path) -> None:
+    """Twenty days pass between any two builds, and things are kept for thirty."""
+    cache = tmp_path / "cache/agentix"
+
+    def built(name: str) -> set[Path]:
+        """Gives what is in the cache, after a build, and lets the days pass."""
+        done = build(source, "--output", "image.tar", "--tag", f"agentix-test/{name}:1")
+        assert done.returncode == 0, done.stderr
+        found = [*cache.glob("images/agentix-test/*/*"), *cache.glob("sboms/*")]
+        found += cache.glob("plain/nix/store/*")
+        for path in [*cache.rglob("*")]:
+            status = path.stat()
+            os.utime(path, (status.st_atime - 20 * DAY, status.st_mtime - 20 * DAY))
+        return set(found)
+
+    add_wheel(source)
+    first = built("first")
+    assert built("first") == first
+    (source / "agentix_namespaces/counter/_impl.py").write_text("changed = True\n")
+    both = built("second")
+    assert first < both
+    left = built("second")
+    (wheel,) = cache.glob("plain/nix/store/*-shouter-1.2.3")
+    assert left == both - first | {wheel}
+    left_behind = cache / "plain/.making-killed"
+    left_behind.mkdir()
+    os.utime(left_behind, (1, 1))
+    built("second")
+    assert not left_behind.exists()
 
 
 def test_image_says_what_went_in(build: Command, source: Path, tmp_path: Path) -> None:

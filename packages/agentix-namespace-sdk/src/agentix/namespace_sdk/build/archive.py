@@ -63,6 +63,11 @@ class Archive:
     image_id: str
     """The id that the image has in an engine."""
 
+    @property
+    def record(self) -> Path:
+        """The small file beside the archive that tells what it is of."""
+        return self.path.with_suffix(".json")
+
 
 @dataclass(frozen=True)
 class Layer:

@@ -15,6 +15,7 @@ from agentix.namespace_sdk.build.builder import BuilderName, Choice, choose_buil
 from agentix.namespace_sdk.build.by_docker import build_by_docker
 from agentix.namespace_sdk.build.by_nix import build_by_nix
 from agentix.namespace_sdk.build.engine import engine_answers, ensure_loaded
+from agentix.namespace_sdk.build.kept import forget_unused, mark_used
 from agentix.namespace_sdk.build.plain import build_plain
 from agentix.namespace_sdk.build.progress import Progress
 from agentix.namespace_sdk.build.project import Project
@@ -64,6 +65,7 @@ class Build:
             with self.progress.step(f"building {self.project.manifest.name}"):
                 record = self._record(choice.builder)
             yield Built(self, record)
+            forget_unused(self.cache)
 
     def _choice(self) -> Choice:
         if self.builder is None:
@@ -81,15 +83,21 @@ class Build:
 
     def _record(self, builder: BuilderName) -> Record:
         wheels = find_wheels(self.project.wheels, self.project.source, self.cache)
+        mark_used(wheel.path.parent for wheel in wheels if self._keeps(wheel.path))
         match builder:
             case "plain":
                 closure = build_plain(self.project, wheels, self.cache / "plain")
+                mark_used(map(closure.physical, closure.paths))
             case "nix":
                 closure = build_by_nix(self.project, self.platform)
             case "docker":
                 place = self.cache / "docker"
                 closure = build_by_docker(self.project, self.platform, self.nix_image, place)
+                mark_used([closure.root])
         return Record(self.project, closure, wheels, builder, self.platform)
+
+    def _keeps(self, path: Path) -> bool:
+        return path.is_relative_to(self.cache)
 
 
 @dataclass
@@ -116,6 +124,7 @@ class Built:
             partial = kept.with_suffix(".partial")
             partial.write_text(self.record.sbom())
             partial.replace(kept)
+        mark_used([kept])
         return {LOCK: lock.encode(), SBOM: kept.read_bytes()}
 
     def archive(self) -> Archive:
@@ -132,7 +141,9 @@ class Built:
         place = self.build.cache / "images" / project.repository
         name = f"{project.version}-{platform.replace('/', '-')}.tar"
         with self.build.progress.step("writing the image"):
-            return ensure_archive(contents, place / name)
+            archive = ensure_archive(contents, place / name)
+        mark_used([archive.path, archive.record])
+        return archive
 
     def load(self) -> str:
         """Loads the image into Docker, unless it is there, and gives its id.
