@@ -1,5 +1,7 @@
 """Calls from outside: what comes back, byte for byte, and what is let in at all."""
 
+from typing import Any
+
 import pytest
 
 from agentix.agentserver import Organism
@@ -82,6 +84,15 @@ async def test_a41_what_is_no_envelope_is_refused(start: Start, message: bytes) 
     organism = await start()
     (reply,) = await organism.call(message, "ext")
     assert huh(MALFORMED, message).encode() in reply
+    assert await organism.call(envelope(add(7, 35)), "ext") == [RESULT]
+
+
+async def test_a_message_that_is_no_bytes_is_told_to_the_programmer(start: Start) -> None:
+    organism = await start()
+    text: Any = envelope(add(7, 35)).decode()
+    for post in (organism.call, organism.post):
+        with pytest.raises(TypeError, match=r"in bytes, not a str: wrap\(\) makes one"):
+            await post(text, "ext")
     assert await organism.call(envelope(add(7, 35)), "ext") == [RESULT]
 
 

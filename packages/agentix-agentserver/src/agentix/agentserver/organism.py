@@ -201,9 +201,10 @@ class Organism:
 
         Raises:
             OrganismClosedError: The organism does not run.
+            TypeError: The message is not bytes.
             JournalError: The journal can not be written; the message is not taken.
         """
-        self._check_running()
+        self._check_message(message)
         seq = self._ledger.seq
         state, _ = await self.pump.post(message, Principal.of(principal))
         return Receipt(state.thread_id, seq)
@@ -224,9 +225,10 @@ class Organism:
         Raises:
             CallTimeoutError: Something is still under way.
             OrganismClosedError: The organism does not run, or ended meanwhile.
+            TypeError: The message is not bytes.
             JournalError: The journal can not be written; the message is not taken.
         """
-        self._check_running()
+        self._check_message(message)
         state, exchange = await self.pump.post(message, Principal.of(principal))
         try:
             await exchange.ended(self._deadlines, timeout)
@@ -234,9 +236,12 @@ class Organism:
             raise CallTimeoutError(state.thread_id, exchange.replies) from None
         return exchange.replies
 
-    def _check_running(self) -> None:
+    def _check_message(self, message: object) -> None:
         if not self._running:
             raise OrganismClosedError("the organism does not run: use it in an `async with`")
+        if not isinstance(message, bytes):
+            kind = type(message).__name__
+            raise TypeError(f"a message is an envelope in bytes, not a {kind}: wrap() makes one")
 
     def listen(
         self,
