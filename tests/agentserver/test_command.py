@@ -196,6 +196,9 @@ def test_graph_is_mermaid(here: Path, call: Call) -> None:
     assert json.loads(call("graph", "organism.yaml", "--format", "json").stdout)
     team = call("graph", "--team", "calculator").stdout
     assert "researcher" not in team
+    nobody = call("graph", "--team", "calc")
+    assert (nobody.returncode, nobody.stdout) == (2, "")
+    assert "no listener 'calc': there are calculator.add, calculator.secret" in nobody.stderr
 
 
 def test_identity_and_secret_are_made(here: Path, call: Call) -> None:

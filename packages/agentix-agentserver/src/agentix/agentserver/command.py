@@ -151,15 +151,23 @@ async def _describe(options: argparse.Namespace) -> int:
         try:
             found = organism.describe(options.name)
         except KeyError as error:
-            known = ", ".join(each.name for each in organism.catalog())
-            raise AgentServerError(f"no listener {options.name!r}: there are {known}") from error
+            raise _unknown(options.name, organism) from error
     print(found.xsd.decode().rstrip(), found.example, found.prompt.rstrip(), sep="\n\n")
     return 0
 
 
+def _unknown(name: str, organism: Organism) -> AgentServerError:
+    known = ", ".join(each.name for each in organism.catalog())
+    return AgentServerError(f"no listener {name!r}: there are {known}")
+
+
 async def _graph(options: argparse.Namespace) -> int:
+    team = options.team
     async with Organism.from_yaml(options.organism).registered() as organism:
-        print(organism.graph(options.format, options.team).rstrip())
+        names = [each.name for each in organism.catalog()]
+        if team is not None and not any(f"{name}.".startswith(f"{team}.") for name in names):
+            raise _unknown(team, organism)
+        print(organism.graph(options.format, team).rstrip())
     return 0
 
 
