@@ -101,6 +101,12 @@ async def test_a_name_is_given_once(start: Start) -> None:
         ({"organism": {"name": "core"}}, "reserved"),
         ({"organism": {"name": "x", "identity": "../key"}}, "leaves the directory"),
         ({"schemas": "a/../../b"}, "leaves the directory"),
+        ({"oob": {"unix_socket": "../oob.sock"}}, "leaves the directory"),
+        ({"workers": {"readable": ["../data"]}}, "leaves the directory"),
+        (
+            {"gateways": [{"name": "g", "description": "G.", "trusted_identity": "../g.pub"}]},
+            "leaves the directory",
+        ),
         (
             {"listeners": [ADD | {"name": "a", "peers": ["nobody"]}]},
             "a: no such peer: nobody (there are a)",

@@ -168,7 +168,7 @@ class OobSpec(_Section):
     """The loopback address that it listens at."""
     port: int = Field(default=8766, ge=0, le=65535)
     """Its port; 0 takes a free one."""
-    unix_socket: str | None = None
+    unix_socket: InsidePath | None = None
     """A Unix socket instead of the port; only the organism's own user may connect."""
 
 
@@ -236,7 +236,7 @@ class WorkersSpec(_Section):
     """Files that a worker may have open."""
     file_bytes: int = Field(default=1 << 24, ge=0)
     """The largest file that a worker may write, and what its scratch directory holds."""
-    readable: tuple[str, ...] = ()
+    readable: tuple[InsidePath, ...] = ()
     """Further files and directories that workers may read."""
 
 
@@ -284,7 +284,7 @@ class GatewaySpec(_Section):
     """The name that it has here."""
     remote_url: Annotated[str, AfterValidator(_wss_url)] | None = None
     """Where its WebSocket gateway is: `wss://host:port`; absent where it only calls here."""
-    trusted_identity: str
+    trusted_identity: InsidePath
     """Its Ed25519 public key in base64, or the file that holds it."""
     description: Description
     """What it is for."""
