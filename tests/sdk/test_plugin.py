@@ -68,6 +68,25 @@ def test_sandbox_is_a_container_where_docker_is_chosen(
         remove_image("agentix/my-tool:0.1.0")
 
 
+def test_sandbox_is_of_a_deployment_of_ones_own(tool: Path, tmp_path: Path) -> None:
+    (tool / "conftest.py").write_text(f"""
+from pathlib import Path
+import pytest
+from agentix import LocalDeployment
+
+@pytest.fixture
+def sandbox_deployment():
+    return LocalDeployment(isolation="none", directory=Path({str(tmp_path)!r}))
+""")
+    (tool / "tests" / "test_sandbox.py").write_text("""
+async def test_where_it_runs(sandbox):
+    print("runs below", (await sandbox.run("pwd")).stdout)
+""")
+    finished = run_pytest(tool, "tests/test_sandbox.py", "-s")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert f"runs below {tmp_path}/agentix-" in finished.stdout
+
+
 def test_unknown_deployment_is_refused(tool: Path) -> None:
     finished = run_pytest(tool, "--deployment", "moon")
     assert finished.returncode == 4

@@ -6,7 +6,11 @@
 | `mounted` | a client of a runtime in this process, which has the source tree mounted |
 | `namespace_image` | the namespace as the deployment takes it, built from the source tree |
 | `sandbox_config` | what the sandbox is made of |
-| `sandbox` | a client of a sandbox, of the deployment that `--deployment` names |
+| `sandbox_deployment` | the deployment that `--deployment` names |
+| `sandbox` | a client of a sandbox of that deployment |
+
+A namespace's `conftest.py` may override each of them: `sandbox_deployment` for a deployment of its
+own, and `namespace_image` or `sandbox_config` where that takes namespaces in another form.
 
 Tests that use `mounted` or `sandbox` are coroutines, run by the plugin of anyio, which comes with
 this distribution: set `anyio_mode = "auto"` in `[tool.pytest.ini_options]`, as the templates do.
@@ -29,6 +33,7 @@ __all__ = [
     "pytest_addoption",
     "sandbox",
     "sandbox_config",
+    "sandbox_deployment",
 ]
 
 TASK_IMAGES = {"local": "/", "docker": "debian:stable-slim"}
@@ -109,26 +114,9 @@ def sandbox_config(
 
 
 @pytest.fixture
-async def sandbox(
-    pytestconfig: pytest.Config, sandbox_config: "SandboxConfig"
-) -> "AsyncIterator[RuntimeClient]":
-    """Gives a client of a sandbox with the namespace, which is deleted after the test."""
-    from agentix.client import RuntimeClient
-
-    async with (
-        _make_deployment(pytestconfig) as deployment,
-        deployment.session(sandbox_config) as made,
-        RuntimeClient(made.runtime_url, token=made.token) as client,
-    ):
-        yield client
-
-
-def _deployment(config: pytest.Config) -> str:
-    return str(config.getoption("deployment"))
-
-
-def _make_deployment(config: pytest.Config) -> "Deployment":
-    match _deployment(config):
+def sandbox_deployment(pytestconfig: pytest.Config) -> "Deployment":
+    """Gives the deployment that makes the sandbox; override it for one of your own."""
+    match _deployment(pytestconfig):
         case "docker":
             from agentix.docker import DockerDeployment
 
@@ -137,3 +125,22 @@ def _make_deployment(config: pytest.Config) -> "Deployment":
             from agentix.local import LocalDeployment
 
             return LocalDeployment()
+
+
+@pytest.fixture
+async def sandbox(
+    sandbox_deployment: "Deployment", sandbox_config: "SandboxConfig"
+) -> "AsyncIterator[RuntimeClient]":
+    """Gives a client of a sandbox with the namespace, which is deleted after the test."""
+    from agentix.client import RuntimeClient
+
+    async with (
+        sandbox_deployment as deployment,
+        deployment.session(sandbox_config) as made,
+        RuntimeClient(made.runtime_url, token=made.token) as client,
+    ):
+        yield client
+
+
+def _deployment(config: pytest.Config) -> str:
+    return str(config.getoption("deployment"))
