@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
 
+from bench import engine
 from bench.rounds import take_turns
 from bench.rows import Row, Skipped, at_most, compared
 
@@ -28,7 +29,12 @@ async def measure() -> list[Row | Skipped]:
     """Measures the making, the checking and the building of namespaces."""
     with tempfile.TemporaryDirectory(prefix="agentix-bench-") as directory:
         place = Path(directory)
-        return [*await _new(place), *await _check(), *await _build(place)]
+        return [
+            *await _new(place),
+            *await _check(),
+            *await _build(place),
+            await _build_into_docker(place),
+        ]
 
 
 async def _new(directory: Path) -> list[Row]:
@@ -73,6 +79,23 @@ async def _build(directory: Path) -> list[Row]:
         rows.append(await _beside_floor(f"build of {kind} without Nix", anew(output), BUILD_LIMIT))
         rows.append(await _beside_floor(f"rebuild of {kind}, unchanged", again(output)))
     return rows
+
+
+async def _build_into_docker(directory: Path) -> Row | Skipped:
+    """Builds what the engine has already."""
+    name, tag = "rebuild of an image in Docker, unchanged", "agentix-bench/mock-dataset:1"
+    if (reason := engine.obstacle()) is not None:
+        return Skipped(name, reason)
+
+    async def again() -> float:
+        words = ("build", str(NAMESPACE), "--builder", "plain", "--tag", tag)
+        return await _command(*words, "--cache", str(directory / "cache"))
+
+    await again()
+    try:
+        return await _beside_floor(name, again)
+    finally:
+        await engine.docker("rmi", tag)
 
 
 async def _beside_floor(

@@ -352,6 +352,15 @@ def test_image_is_loaded_into_docker(
     assert done.returncode == 0, done.stderr
     command = ["docker", "image", "inspect", "--format", "{{.Id}}", loaded]
     assert done.stdout.split() == [loaded, run(command, tmp_path).stdout.strip()]
+    assert "loading the image into Docker" in done.stderr
+    again = build(source, "--tag", loaded)
+    assert again.stdout == done.stdout
+    assert "loading the image into Docker" not in again.stderr
+    (source / "agentix_namespaces/counter/_impl.py").write_text("changed = True\n")
+    changed = build(source, "--tag", loaded)
+    assert changed.stdout != done.stdout
+    assert changed.stdout.split() == [loaded, run(command, tmp_path).stdout.strip()]
+    subprocess.run(["docker", "rmi", done.stdout.split()[1]], capture_output=True, check=True)
 
 
 @pytest.fixture

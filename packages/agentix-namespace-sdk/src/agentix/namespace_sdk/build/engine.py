@@ -6,7 +6,7 @@ import subprocess
 from agentix.namespace_sdk.build.archive import Archive
 from agentix.namespace_sdk.build.program import run
 
-__all__ = ["engine_answers", "ensure_loaded", "loaded_id"]
+__all__ = ["engine_answers", "ensure_loaded", "load_archive", "loaded_id"]
 
 
 def engine_answers() -> bool:
@@ -18,7 +18,9 @@ def engine_answers() -> bool:
 
 
 def loaded_id(tag: str) -> str | None:
-    """Gives the id of the image that a tag names in the engine, if it names any."""
+    """Gives the id of the image that a tag names in the engine, if there are both."""
+    if shutil.which("docker") is None:
+        return None
     found = subprocess.run(
         ["docker", "image", "inspect", "--format", "{{.Id}}", tag],
         stdin=subprocess.DEVNULL,
@@ -36,4 +38,13 @@ def ensure_loaded(archive: Archive, tag: str) -> None:
         BuildError: No engine answers, or it refuses the archive.
     """
     if loaded_id(tag) != archive.image_id:
-        run(["docker", "load", "--quiet", "--input", str(archive.path)])
+        load_archive(archive)
+
+
+def load_archive(archive: Archive) -> None:
+    """Loads an archive into the engine.
+
+    Raises:
+        BuildError: No engine answers, or it refuses the archive.
+    """
+    run(["docker", "load", "--quiet", "--input", str(archive.path)])

@@ -14,7 +14,7 @@ from agentix.namespace_sdk.build.archive import Archive, Contents, ensure_archiv
 from agentix.namespace_sdk.build.builder import BuilderName, Choice, choose_builder
 from agentix.namespace_sdk.build.by_docker import build_by_docker
 from agentix.namespace_sdk.build.by_nix import build_by_nix
-from agentix.namespace_sdk.build.engine import engine_answers, ensure_loaded
+from agentix.namespace_sdk.build.engine import engine_answers, load_archive, loaded_id
 from agentix.namespace_sdk.build.kept import forget_unused, mark_used
 from agentix.namespace_sdk.build.plain import build_plain
 from agentix.namespace_sdk.build.progress import Progress
@@ -152,11 +152,13 @@ class Built:
             UsageError: No engine answers.
             BuildError: The engine refuses the image.
         """
-        if not engine_answers():
+        known = loaded_id(self.tag)
+        if known is None and not engine_answers():
             raise UsageError("no Docker engine answers: give --output DIRECTORY, or --push")
         archive = self.archive()
-        with self.build.progress.step("loading the image into Docker"):
-            ensure_loaded(archive, self.tag)
+        if known != archive.image_id:
+            with self.build.progress.step("loading the image into Docker"):
+                load_archive(archive)
         return archive.image_id
 
     def save(self, path: Path) -> str:
