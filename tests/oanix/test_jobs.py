@@ -295,6 +295,13 @@ def test_a_claim_is_recorded_before_anything_starts(work: Workplace) -> None:
         assert other.get(job).status == Failed(error="its worker worker-1 ended")
 
 
+def test_a_long_queue_is_not_counted_to_its_end(work: Workplace) -> None:
+    for _ in range(3):
+        work.submit("print", "x")
+    with JobStore(work.queue.directory) as store:
+        assert [store.ready(most) for most in (1, 2, 4)] == [1, 2, 3]
+
+
 def test_a_manager_gives_up_where_no_worker_can_work(work: Workplace, tmp_path: Path) -> None:
     job = work.submit("print", "x")
     modules = tmp_path / "cache/agentix-oanix/modules"

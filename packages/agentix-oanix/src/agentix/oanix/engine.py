@@ -119,7 +119,7 @@ class Ticker:
                 if not self._changed.wait_for(lambda: self._runs > 0, LINGER):
                     self._thread = None
                     return
-                self._changed.wait(max(0.0, following - time.monotonic()))
-            if time.monotonic() >= following:
-                self._engine.increment_epoch()
-                following = time.monotonic() + TICK
+            # Not on the condition: each of many short runs would wake it, a switch of threads.
+            time.sleep(max(0.0, following - time.monotonic()))
+            self._engine.increment_epoch()
+            following = time.monotonic() + TICK

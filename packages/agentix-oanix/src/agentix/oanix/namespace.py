@@ -181,9 +181,18 @@ class Namespace(FileService):
             parsed = NamespaceSpec.model_validate({k: v for k, v in spec.items() if k != "kind"})
         except ValidationError as error:
             raise NamespaceError(f"not a namespace: {error}") from error
-        services = [_make_service(service, kinds) for service in parsed.services]
-        quotas = [Quota(**quota.model_dump()) for quota in parsed.quotas]
-        return cls(_make_mount(mount, services, quotas) for mount in parsed.mounts)
+        return cls.of(parsed, kinds)
+
+    @classmethod
+    def of(cls, spec: NamespaceSpec, kinds: Mapping[str, type[FileService]] = SERVICES) -> Self:
+        """Makes the namespace of a description that is in order.
+
+        Raises:
+            NamespaceError: The description names an unknown kind, or a service is malformed.
+        """
+        services = [_make_service(service, kinds) for service in spec.services]
+        quotas = [Quota(**quota.model_dump()) for quota in spec.quotas]
+        return cls(_make_mount(mount, services, quotas) for mount in spec.mounts)
 
     @property
     def digest(self) -> str:

@@ -104,7 +104,7 @@ class Execution:
         """Does what the job is asked for, and tells how it ended."""
         with self._output:
             try:
-                namespace = Namespace.from_spec(self._spec.namespace.model_dump())
+                namespace = Namespace.of(self._spec.namespace)
                 self._logs = _service_at(namespace, "/logs", LogsFs) or self._logs
                 end = self._perform(namespace)
             except OanixError as error:
@@ -151,7 +151,7 @@ class Execution:
         if self.stop.cancelled:
             return [agent]
         if bench.tests is not None:
-            tests = Namespace.from_spec(bench.tests.model_dump())
+            tests = Namespace.of(bench.tests)
             namespace = Namespace([*namespace.mounts, Mount("/tests", tests, readonly=True)])
         verifier = self._step("verifier", bench.verifier, namespace, bench.verifier_timeout_secs)
         passed = verifier.exit_code == 0 and not verifier.error

@@ -10,10 +10,9 @@ from uuid import UUID
 
 from agentix.oanix.jobs.store import JobStore
 from agentix.oanix.jobs.watch import Watch
-from agentix.oanix.node import Kind
-from agentix.oanix.service import FileService
+from agentix.oanix.node import Kind, Node, OpenFlags
+from agentix.oanix.service import File
 from agentix.oanix.services.logs import LogsFs
-from agentix.oanix.walk import find
 
 __all__ = ["STREAMS", "LogChunk", "LogWriter", "Stream", "follow_logs", "read_log", "save_logs"]
 
@@ -137,16 +136,18 @@ def save_logs(logs: LogsFs, directory: Path) -> None:
     """Writes the trajectories, events and metrics of an attempt where the job's logs are."""
     if logs.events.data:
         (directory / "events.jsonl").write_bytes(bytes(logs.events.data))
-    (directory / "metrics.json").write_bytes(logs.read("/metrics.json"))
-    _save_tree(logs.trajectories, "/", directory / "atif")
+    (directory / "metrics.json").write_bytes(logs.metrics())
+    _save_tree(logs.trajectories.attach(), directory / "atif")
 
 
-def _save_tree(service: FileService, path: str, target: Path) -> None:
+def _save_tree(node: Node, target: Path) -> None:
     """Writes the files below a directory of a service; links are left out."""
-    for entry in service.readdir(path):
-        inside = f"{path}{entry.name}"
-        if entry.is_dir:
-            _save_tree(service, f"{inside}/", target / entry.name)
-        elif find(service.attach(), inside.strip("/"), follow=False).kind is Kind.REGULAR:
-            target.mkdir(parents=True, exist_ok=True)
-            (target / entry.name).write_bytes(service.read(inside))
+    below = [(entry.name, node.lookup(entry.name)) for entry in node.entries()]
+    files = [(name, found) for name, found in below if found.kind is Kind.REGULAR]
+    if files:
+        target.mkdir(parents=True, exist_ok=True)
+    for name, file in files:
+        (target / name).write_bytes(File(file.open(OpenFlags())).read())
+    for name, directory in below:
+        if directory.kind is Kind.DIRECTORY:
+            _save_tree(directory, target / name)

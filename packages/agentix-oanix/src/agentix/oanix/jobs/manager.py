@@ -144,7 +144,7 @@ class Manager:
 
     def _has_more(self) -> bool:
         with JobStore(self._directory) as store:
-            return store.ready() > 0 and holder(self._directory.manager) is None
+            return store.ready(1) > 0 and holder(self._directory.manager) is None
 
     def _manage(self, store: JobStore, signals: Wakeup) -> bool:
         """Manages until there is nothing to do; tells whether a signal ended it."""
@@ -157,7 +157,7 @@ class Manager:
                     self._settle(store)
                     self._start_workers(store)
                     now = time.monotonic()
-                    if store.ready() or store.running():
+                    if store.ready(1) or store.running():
                         busy = now
                     elif self._linger is not None and now >= busy + self._linger:
                         return False
@@ -179,7 +179,7 @@ class Manager:
 
     def _start_workers(self, store: JobStore) -> None:
         """Starts workers up to the limit, as many as there are jobs."""
-        wanted = min(self._limit, store.ready() + store.running())
+        wanted = min(self._limit, store.ready(self._limit) + store.running())
         while len(self._workers) < wanted:
             self._workers.append(WorkerProcess.start(self._directory, self._limit))
 

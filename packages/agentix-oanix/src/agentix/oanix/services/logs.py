@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -104,19 +105,26 @@ class LogsFs(FileService):
         self.events = Log(_checked_events)
         self.trajectories = MemFs()
         """The files below `atif/`."""
+
+    @cached_property
+    def _root(self) -> Node:
+        """The root directory, made when it is asked for: logs that nobody mounts need none."""
         files: dict[str, FixedNode] = {
             "stdout.log": self.stdout,
             "stderr.log": self.stderr,
             "events.jsonl": self.events,
-            "metrics.json": Function(lambda: json.dumps(self._metrics).encode()),
+            "metrics.json": Function(self.metrics),
         }
         own = plant(files, self)
-        point = MountPoint.tree([Mount("/", _Tree(own)), Mount("/atif", self.trajectories)])
-        self._root = point.node()
+        return MountPoint.tree([Mount("/", _Tree(own)), Mount("/atif", self.trajectories)]).node()
 
     def attach(self) -> Node:
         """Gives the root directory."""
         return self._root
+
+    def metrics(self) -> bytes:
+        """Gives the content of `metrics.json`."""
+        return json.dumps(self._metrics).encode()
 
     def spec(self) -> dict[str, Any]:
         """Describes the service; its content is not part of it."""
