@@ -14,6 +14,7 @@ SPEC = {
     "organism": {"name": "o", "identity": "o.key", "users": "users.yaml"},
     "oob": {"enabled": True, "unix_socket": "/run/o.sock"},
     "llm": [{"base_url": "http://127.0.0.1:1/v1", "model": "m", "key_file": "llm.key"}],
+    "runtime": {"token_file": "token"},
 }
 
 
@@ -21,7 +22,7 @@ SPEC = {
 def directory(tmp_path: Path) -> Path:
     """The directory of an organism whose files everyone may read."""
     tmp_path.chmod(0o755)
-    for name in ("organism.yaml", "users.yaml", "o.key", "llm.key", "handlers.py"):
+    for name in ("organism.yaml", "users.yaml", "o.key", "llm.key", "token", "handlers.py"):
         (tmp_path / name).write_text("0123456789")
     for name in ("schemas/secret.listener", "journal"):
         (tmp_path / name).mkdir(parents=True)
@@ -30,7 +31,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_private_paths_are_keys_users_journal_and_topology(directory: Path) -> None:
     private = private_paths(parse_spec(SPEC), directory)
-    names = ("journal", "llm.key", "o.key", "organism.yaml", "schemas", "users.yaml")
+    names = ("journal", "llm.key", "o.key", "organism.yaml", "schemas", "token", "users.yaml")
     assert private == ("/run/o.sock", *(str(directory / name) for name in names))
 
 
@@ -38,7 +39,7 @@ async def test_handlers_read_their_own_modules_and_nothing_private(directory: Pa
     private = private_paths(parse_spec(SPEC), directory)
     async with Workers(settings(readable=(str(directory),), hidden=private)) as workers:
         assert await attack(workers, "read", f"{directory}/handlers.py") == "10"
-        for name in ("organism.yaml", "users.yaml", "o.key", "llm.key"):
+        for name in ("organism.yaml", "users.yaml", "o.key", "llm.key", "token"):
             assert await attack(workers, "read", f"{directory}/{name}") in ("0", "refused: EACCES")
         for name in ("schemas", "journal"):
             listed = await attack(workers, "list_directory", f"{directory}/{name}")

@@ -25,10 +25,11 @@ def _paths(spec: OrganismSpec, directory: Path) -> Iterator[str | Path]:
     yield spec.schemas
     if spec.journal is not None:
         yield spec.journal.path
-    own = (spec.organism.identity, spec.organism.users, spec.oob.unix_socket)
+    organism = spec.organism
+    own = (organism.identity, organism.users, spec.oob.unix_socket, spec.runtime.token_file)
     yield from (path for path in own if path is not None)
-    if spec.organism.tls is not None:
-        yield spec.organism.tls.key
+    if organism.tls is not None:
+        yield organism.tls.key
     yield from (model.key_file for model in spec.llm if model.key_file is not None)
 
 
