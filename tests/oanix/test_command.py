@@ -111,6 +111,12 @@ def test_a_recording_from_elsewhere_needs_its_program(
     assert call("replay", trace, program).stdout == b"arg[files.wasm]\narg[show]\n"
 
 
+def test_what_is_no_recording_is_refused_in_a_line(program: str) -> None:
+    refused = call("replay", program)
+    assert (refused.returncode, refused.stdout) == (125, b"")
+    assert refused.stderr == f"agentix-oanix: {program} is not a trace: it is not text\n".encode()
+
+
 def test_a_namespace_is_shown(tmp_path: Path) -> None:
     shown = json.loads(call("ns", "show", "--mount", f"/w={tmp_path}:ro").stdout)
     assert len(shown["digest"]) == 64
@@ -129,6 +135,25 @@ def test_a_wrong_call_says_what_is_wrong(program: str, tmp_path: Path) -> None:
     assert call("run", str(tmp_path / "text.wasm")).returncode == 125
     assert call("run").stderr == b"agentix-oanix: what is to be run is missing: see --help\n"
     assert call("run", "--env", "A", program).stderr == b"agentix-oanix: --env A: write it as K=V\n"
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        ("--fuel", "-1"),
+        ("--fuel", str(1 << 64)),
+        ("--memory", "-65536"),
+        ("--memory", "1e6"),
+        ("--timeout", "-1"),
+        ("--timeout", "0"),
+        ("--timeout", "nan"),
+        ("--timeout", "inf"),
+    ],
+)
+def test_a_limit_that_limits_nothing_is_refused(program: str, limit: tuple[str, str]) -> None:
+    refused = call("run", *limit, program, "exit", "7")
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert f"argument {limit[0]}: '{limit[1]}' is no ".encode() in refused.stderr
 
 
 def slow_module() -> bytes:
@@ -277,7 +302,7 @@ def test_a_queue_is_run_in_the_foreground(program: str, queue: Path, tmp_path: P
         (("cancel", str(UUID(int=0))), f"there is no job {UUID(int=0)}"),
         (("logs", "-f", str(UUID(int=0))), f"there is no job {UUID(int=0)}"),
         (("submit", "/missing.wasm"), "[Errno 2] No such file or directory: '/missing.wasm'"),
-        (("submit", "--timeout", "0", "--tool", "x"), "this is no job: 1 validation error"),
+        (("submit", "--retries", "-1", "--tool", "x"), "this is no job: 1 validation error"),
         (("submit", "--spec", "/dev/null"), "this is no job: 1 validation error"),
         (("run", "--max-concurrent", "0"), "a manager runs at least one job at once, and not 0"),
     ],

@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -313,3 +314,21 @@ def test_compiled_programs_are_kept_in_a_private_directory(
     cache.chmod(0o755)
     with pytest.raises(OanixError, match="trusted code"):
         Machine(cache)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"fuel": -1},
+        {"fuel": 1 << 64},
+        {"memory": -1},
+        {"output": -1},
+        {"stack": -1},
+        {"timeout": -0.1},
+        {"timeout": float("nan")},
+    ],
+)
+def test_a_limit_that_limits_nothing_is_refused(limits: dict[str, Any]) -> None:
+    ((name, value),) = limits.items()
+    with pytest.raises(OanixError, match=f"{name}={value} is no limit: give "):
+        RunConfig(**limits)

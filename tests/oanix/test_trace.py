@@ -1,6 +1,7 @@
 """Recording and replay, and determinism as the trace shows it."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,22 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("{}\n")
     with pytest.raises(ReplayError, match="not a trace"):
         Trace.load(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("result", "x"), ("outputs", [["x", ""]]), ("arguments", [None]), ("stream", {})],
+)
+def test_a_trace_with_a_call_that_is_none_is_refused(
+    machine: Machine, files_wasm: bytes, tmp_path: Path, part: str, value: object
+) -> None:
+    path = tmp_path / "trace"
+    trace_of(record(machine, files_wasm, "exit", "7")).save(path)
+    first, call, *rest = path.read_text().splitlines()
+    changed = json.dumps(json.loads(call) | {part: value})
+    path.write_text("\n".join([first, changed, *rest]))
+    with pytest.raises(ReplayError, match="trace is not a trace: "):
+        Trace.load(path)
 
 
 SCRIPT = """

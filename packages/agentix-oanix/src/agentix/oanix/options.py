@@ -2,13 +2,16 @@
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from agentix.oanix.errors import NamespaceError, OanixError
 from agentix.oanix.fs.host import WorkspaceFs
 from agentix.oanix.namespace import Namespace, NamespaceBuilder
 from agentix.oanix.profile import minimal
+from agentix.oanix.run import LARGEST
 
 __all__ = [
     "add_command_line",
@@ -32,10 +35,26 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say how a program is run."""
     add_mounts(parser)
     parser.add_argument("--env", action="append", default=[], metavar="K=V")
-    parser.add_argument("--fuel", type=int, metavar="N")
-    parser.add_argument("--timeout", type=float, metavar="S", help="seconds")
-    parser.add_argument("--memory", type=int, metavar="BYTES")
+    parser.add_argument("--fuel", type=_count, metavar="N", help="units, about one an instruction")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="seconds")
+    parser.add_argument("--memory", type=_count, metavar="BYTES")
     parser.add_argument("--deterministic", action="store_true")
+
+
+def _count(text: str) -> int:
+    """Reads a limit that is a whole number."""
+    if not text.isdecimal() or int(text) >= LARGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {LARGEST - 1}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Reads a limit of time."""
+    with suppress(ValueError):
+        seconds = float(text)
+        if 0 < seconds < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
 
 
 def add_command_line(parser: argparse.ArgumentParser, what: str) -> None:

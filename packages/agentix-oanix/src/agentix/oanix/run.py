@@ -1,16 +1,21 @@
 """RunConfig and RunResult: what a run is asked for, and what it came to."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentix.oanix.errors import OanixError
 from agentix.oanix.node import Handle
 from agentix.oanix.stop import Cancellation, Reason
 from agentix.oanix.trace import Trace
 
-__all__ = ["RunConfig", "RunResult"]
+__all__ = ["LARGEST", "RunConfig", "RunResult"]
 
 Sink = Callable[[bytes], None]
+
+LARGEST = 1 << 63
+"""Limits are below this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +54,19 @@ class RunConfig:
     """Lets another thread stop the run."""
     record: bool = False
     """The result has the trace of all host calls."""
+
+    def __post_init__(self) -> None:
+        """Refuses limits that limit nothing; the engine would take them for very large ones.
+
+        Raises:
+            OanixError: A limit is negative, too large, or no number.
+        """
+        for name in ("fuel", "memory", "stack", "output"):
+            limit = getattr(self, name)
+            if limit is not None and not 0 <= limit < LARGEST:
+                raise OanixError(f"{name}={limit} is no limit: give 0 to {LARGEST - 1}, or None")
+        if self.timeout is not None and not 0 <= self.timeout < math.inf:
+            raise OanixError(f"timeout={self.timeout} is no limit: give seconds from 0, or None")
 
     @property
     def watched(self) -> bool:

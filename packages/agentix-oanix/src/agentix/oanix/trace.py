@@ -44,14 +44,20 @@ class Call:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Call":
-        """Makes the call of its JSON."""
+        """Makes the call of its JSON.
+
+        Raises:
+            KeyError: A part is missing.
+            TypeError: A part is of another type.
+            ValueError: A number is none.
+        """
         return cls(
             value["name"],
-            tuple(value["arguments"]),
+            tuple(map(int, value["arguments"])),
             base64.b64decode(value["inputs"]),
-            value["result"],
-            [(at, base64.b64decode(data)) for at, data in value["outputs"]],
-            value["stream"],
+            int(value["result"]),
+            [(int(at), base64.b64decode(data)) for at, data in value["outputs"]],
+            int(value["stream"]),
         )
 
 
@@ -119,7 +125,10 @@ class Trace:
             ended = End(**{**first["end"], "reason": Reason(first["end"]["reason"])})
             limits = Limits(**first["limits"])
             return cls(first["program"], first["deterministic"], calls, limits, ended)
-        except (KeyError, TypeError, ValueError) as error:
+        except UnicodeDecodeError as error:
+            # Its own text would have all of the file.
+            raise ReplayError(f"{path} is not a trace: it is not text") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ReplayError(f"{path} is not a trace: {error!r}") from error
 
     def _lines(self) -> Iterator[str]:
