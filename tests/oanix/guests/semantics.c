@@ -29,6 +29,11 @@ static void check(int line, const char *what, int got, int wanted) {
 
 static __wasi_fd_t last;
 
+/* path_open with the path's length, for names with a zero byte. */
+int32_t open_bytes(int32_t fd, int32_t lookup, const char *path, size_t length, int32_t flags,
+                   int64_t rights, int64_t inheriting, int32_t fdflags, __wasi_fd_t *opened)
+    __attribute__((import_module("wasi_snapshot_preview1"), import_name("path_open")));
+
 static int open_at(const char *path, int flags, __wasi_rights_t rights, int fdflags, int lookup) {
     return __wasi_path_open(root, lookup, path, flags, rights, ALL, fdflags, &last);
 }
@@ -72,7 +77,9 @@ static void opening(void) {
     IS(opens("none", DIRECTORY, 0), E(NOENT));
     IS(opens("none/", CREAT, R(FD_READ)), E(ISDIR));
     IS(opens("", CREAT, R(FD_READ)), E(NOENT));
-    IS(opens("x\0y", 0, 0), E(NOENT));
+    IS(open_bytes(root, 0, "x\0", 2, CREAT, 0, 0, 0, &last), E(INVAL));
+    IS(open_bytes(root, 0, "x\0y", 3, CREAT, 0, 0, 0, &last), E(INVAL));
+    IS(opens("x", 0, 0), E(NOENT));
     IS(opens("/f", CREAT, R(FD_READ)), E(NOTCAPABLE));
     IS(opens("../f", CREAT, R(FD_READ)), E(NOTCAPABLE));
     IS(opens("f", CREAT | DIRECTORY, R(FD_READ)), E(INVAL));
@@ -136,6 +143,38 @@ static void rights(void) {
     OK(__wasi_fd_close(fd));
     OK(__wasi_path_remove_directory(root, "d"));
     OK(__wasi_path_unlink_file(root, "f"));
+}
+
+static void flags(void) {
+    __wasi_fdstat_t found;
+    for (int flags = 0; flags < 32; flags++) {
+        OK(open_at("f", CREAT, BOTH | R(FD_SYNC) | R(FD_DATASYNC), flags, 0));
+        OK(__wasi_fd_fdstat_get(last, &found)), IS(found.fs_flags, flags);
+        OK(__wasi_fd_close(last));
+    }
+    OK(__wasi_path_unlink_file(root, "f"));
+}
+
+static void given(void) {
+    const __wasi_rights_t own =
+        R(PATH_CREATE_DIRECTORY) | R(PATH_CREATE_FILE) | R(PATH_LINK_SOURCE) | R(PATH_LINK_TARGET) |
+        R(PATH_OPEN) | R(FD_READDIR) | R(PATH_READLINK) | R(PATH_RENAME_SOURCE) |
+        R(PATH_RENAME_TARGET) | R(PATH_FILESTAT_GET) | R(PATH_FILESTAT_SET_TIMES) |
+        R(PATH_SYMLINK) | R(PATH_REMOVE_DIRECTORY) | R(PATH_UNLINK_FILE) | R(FD_FILESTAT_GET) |
+        R(FD_FILESTAT_SET_TIMES);
+    const __wasi_rights_t below = own | BOTH | R(FD_SYNC) | R(FD_DATASYNC) | R(FD_ADVISE) |
+        R(POLL_FD_READWRITE);
+    __wasi_fdstat_t found, same;
+    OK(__wasi_fd_fdstat_get(3, &found));
+    IS((own & ~found.fs_rights_base) != 0, 0);
+    IS((below & ~found.fs_rights_inheriting) != 0, 0);
+    OK(__wasi_path_open(3, 0, ".", 0, found.fs_rights_base, found.fs_rights_inheriting, 0, &last));
+    OK(__wasi_fd_fdstat_get(last, &same));
+    IS(memcmp(&found, &same, sizeof same), 0);
+    OK(__wasi_fd_close(last));
+    uint8_t name[8] = "########";
+    OK(__wasi_fd_prestat_dir_name(3, name, 2));
+    IS(name[1], '#');
 }
 
 static void directories(void) {
@@ -234,7 +273,8 @@ static void linking(void) {
     IS(__wasi_path_link(root, 0, "d", root, "x"), E(PERM));
     OK(__wasi_path_link(root, 0, "f", root, "d/f"));
     IS(stat_of("f", 0).nlink, 2);
-    IS(stat_of("f", 0).ino == stat_of("d/f", 0).ino, 1);
+    __wasi_filestat_t one = stat_of("f", 0), two = stat_of("d/f", 0);
+    IS(memcmp(&one, &two, sizeof one), 0);
     const char *names[] = {"f", "l", "loop", "out", "dangling", "hard", "d/f"};
     for (int i = 0; i < 7; i++) OK(__wasi_path_unlink_file(root, names[i]));
     OK(__wasi_path_remove_directory(root, "d"));
@@ -271,8 +311,10 @@ static void content(void) {
     IS(memcmp(buffer, "help", 4), 0);
     IS(__wasi_fd_filestat_set_times(fd, 1, 2, 3), E(INVAL));
     IS(__wasi_fd_filestat_set_times(fd, 1, 2, 12), E(INVAL));
+    OK(__wasi_fd_filestat_get(fd, &found));
+    __wasi_timestamp_t accessed = found.atim;
     OK(__wasi_fd_filestat_set_times(fd, 1000, 2000, __WASI_FSTFLAGS_MTIM));
-    OK(__wasi_fd_filestat_get(fd, &found)), IS(found.mtim, 2000);
+    OK(__wasi_fd_filestat_get(fd, &found)), IS(found.mtim, 2000), IS(found.atim == accessed, 1);
     OK(__wasi_path_unlink_file(root, "f"));
     OK(__wasi_fd_close(fd));
 }
@@ -299,6 +341,15 @@ static void listing(void) {
     __wasi_fd_t fd = opened("d", DIRECTORY, R(FD_READDIR));
     __wasi_dircookie_t cookie = 0;
     IS(names(fd, 0, &cookie), 2);
+    make("d/00");
+    uint8_t entries[128];
+    __wasi_size_t used;
+    __wasi_dirent_t entry;
+    OK(__wasi_fd_readdir(fd, entries, sizeof entries, 0, &used)), IS(used, 3 * 24 + 1 + 2 + 2);
+    memcpy(&entry, entries, 24);
+    IS(entry.d_ino == stat_of("d", 0).ino, 1), IS(entry.d_type, __WASI_FILETYPE_DIRECTORY);
+    memcpy(&entry, entries + 2 * 24 + 1 + 2, 24);
+    IS(entry.d_ino == stat_of("d/00", 0).ino, 1), IS(entry.d_type, __WASI_FILETYPE_REGULAR_FILE);
     for (int i = 0; i < 50; i++) snprintf(name, sizeof name, "d/%02d", i), make(name);
     size_t total = 0, count;
     cookie = 0;
@@ -355,10 +406,34 @@ static void waiting(void) {
     IS(__wasi_poll_oneoff(wanted, events, 0, &count), E(INVAL));
 }
 
+/* The standard streams and the directory of the start are descriptors as any other. */
+static void moving(void) {
+    __wasi_fdstat_t found;
+    __wasi_fd_t fd;
+    make("f");
+    for (__wasi_fd_t stream = 0; stream < 3; stream++) {
+        fd = opened("f", 0, R(FD_READ));
+        fflush(stdout);
+        OK(__wasi_fd_renumber(stream, fd));
+        IS(__wasi_fd_fdstat_get(stream, &found), E(BADF));
+        OK(__wasi_fd_fdstat_get(fd, &found)), IS(found.fs_filetype == __WASI_FILETYPE_REGULAR_FILE, stream == 0);
+        OK(__wasi_fd_renumber(fd, stream));
+    }
+    OK(__wasi_path_unlink_file(root, "f"));
+    fd = opened(".", DIRECTORY, R(FD_FILESTAT_GET));
+    OK(__wasi_fd_renumber(fd, 3));
+    IS(__wasi_fd_fdstat_get(fd, &found), E(BADF));
+    __wasi_filestat_t moved;
+    OK(__wasi_fd_filestat_get(3, &moved)), IS(moved.ino == stat_of(".", 0).ino, 1);
+    OK(__wasi_fd_close(3));
+    IS(__wasi_fd_fdstat_get(3, &found), E(BADF));
+    OK(__wasi_fd_fdstat_get(root, &found)), IS(found.fs_filetype, __WASI_FILETYPE_DIRECTORY);
+}
+
 int main(void) {
     OK(__wasi_path_open(3, 0, "w", DIRECTORY, 0, ALL, 0, &root));
-    opening(), rights(), directories(), renaming(), linking();
-    content(), listing(), numbers(), waiting();
+    opening(), rights(), flags(), given(), directories(), renaming(), linking();
+    content(), listing(), numbers(), waiting(), moving();
     printf("%d checks\n", checks);
     return failures > 100 ? 100 : failures;
 }
