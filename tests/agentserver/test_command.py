@@ -170,6 +170,34 @@ def test_check_refuses_what_is_wrong(
         assert "Traceback" not in refused.stderr
 
 
+def test_check_reads_what_gateways_need(here: Path, call: Call) -> None:
+    tls = {"cert": "cert.pem", "key": "key.pem"}
+    section = {"name": "fixture", "tls": tls, "users": "users.yaml", "identity": "identity"}
+    department = {"name": "department", "description": "D.", "trusted_identity": "department.pub"}
+    change(here, organism=section, gateways=[department])
+    (here / "cert.pem").write_text("no certificate")
+    (here / "key.pem").write_text("no key")
+    (here / "identity").write_text("no identity")
+    (here / "identity").chmod(0o600)
+
+    def refuses(reason: str) -> None:
+        refused = call("check", "organism.yaml")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert reason in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+    refuses("no certificate and key at")
+    make_certificate(here)
+    refuses("no users at")
+    (here / "users.yaml").write_text("users: {}")
+    refuses(f"{here / 'identity'}")
+    (here / "identity").unlink()
+    key = Identity.generate(here / "identity")
+    refuses("department.pub")
+    (here / "department.pub").write_text(str(key.public))
+    assert call("check", "organism.yaml").returncode == 0
+
+
 def test_missing_file_is_told(tmp_path: Path, call: Call) -> None:
     refused = call("run", str(tmp_path / "organism.yaml"))
     assert refused.returncode == 2

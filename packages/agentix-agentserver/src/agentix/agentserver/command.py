@@ -15,7 +15,7 @@ from lxml import etree
 
 from agentix.agentserver.errors import AgentServerError
 from agentix.agentserver.gateway.oob import send_privileged
-from agentix.agentserver.gateway.service import open_gateways
+from agentix.agentserver.gateway.service import check_gateways, open_gateways
 from agentix.agentserver.identity import Identity
 from agentix.agentserver.organism import CallTimeoutError, Organism, wrap
 from agentix.agentserver.privileged import Shutdown, sign_privileged
@@ -137,8 +137,9 @@ def _signalled() -> "asyncio.Future[Shutdown]":
 
 
 async def _check(options: argparse.Namespace) -> int:
-    """Imports every handler in a worker, and starts nothing."""
+    """Imports every handler in a worker, reads keys and users, and starts nothing."""
     async with Organism.from_yaml(options.organism).registered() as organism:
+        check_gateways(organism)
         for capability in organism.catalog():
             print(f"{capability.name}: <{capability.root_tag}>")
         for line in organism.status()["isolation"]:

@@ -11,12 +11,13 @@ from agentix.agentserver.edges import own_identity, remote_organism
 from agentix.agentserver.gateway.federation import Federation
 from agentix.agentserver.gateway.oob import OobChannel
 from agentix.agentserver.gateway.wss import WssGateway, WssSettings, server_context
+from agentix.agentserver.identity import TrustedKey
 from agentix.agentserver.organism import Organism
 from agentix.agentserver.privileged import PrivilegedGate, Shutdown
 from agentix.agentserver.spec import GatewaySpec
 from agentix.agentserver.users import Users, read_users
 
-__all__ = ["Service", "open_gateways"]
+__all__ = ["Service", "check_gateways", "open_gateways"]
 
 
 @dataclass(frozen=True)
@@ -82,20 +83,36 @@ async def open_gateways(organism: Organism) -> AsyncIterator[Service]:
         yield Service(tuple(addresses), oob, ended)
 
 
+def check_gateways(organism: Organism) -> None:
+    """Reads every key, certificate and user that the gateways need, and opens none.
+
+    Raises:
+        GatewayError: The certificate can not be used.
+        IdentityError: A key is missing, malformed, or open to others.
+        UsersError: The users can not be read.
+    """
+    _wss_gateway(organism)
+    if organism.spec.oob.enabled:
+        own_identity(organism)
+
+
 def _wss_gateway(organism: Organism) -> WssGateway | None:
     """Makes the WebSocket gateway, where there is a certificate for it."""
     section, directory = organism.spec.organism, organism.directory
     if section.tls is None:
         return None
     cert = directory / section.tls.cert
+    tls = server_context(cert, directory / section.tls.key)
     users = Users({}) if section.users is None else read_users(directory / section.users)
     federation = None
     if section.identity is not None:
         federation = Federation(organism, own_identity(organism), _der(cert))
+        for gateway in organism.spec.gateways:
+            TrustedKey.from_setting(gateway.trusted_identity, directory)
     return WssGateway(
         organism,
         users,
-        server_context(cert, directory / section.tls.key),
+        tls,
         WssSettings(authentication_seconds=section.authentication_seconds),
         federation,
     )
