@@ -1,5 +1,6 @@
 """`agentix-namespace build`: what comes out, twice the same, and what is refused."""
 
+import hashlib
 import io
 import json
 import os
@@ -103,6 +104,23 @@ def test_two_builds_give_one_image(build: Command, source: Path, tmp_path: Path)
     (again / "agentix_namespaces/counter/_impl.py").write_text("changed = True\n")
     third = build(again, "--output", "third.tar", "--cache", "elsewhere")
     assert third.stdout.split()[1] != first.stdout.split()[1]
+
+
+def test_link_is_built_as_it_is(build: Command, source: Path, tmp_path: Path) -> None:
+    """What is behind a link does not go in, so that it can not change the image."""
+    behind = tmp_path / "behind"
+    (source / "agentix_namespaces/counter/link").symlink_to(behind)
+    images = set()
+    for number, text in enumerate(["one", "two"]):
+        behind.write_text(text)
+        images.add(
+            build(source, "--output", "a.tar", "--cache", f"cache{number}").stdout.split()[1]
+        )
+    assert len(images) == 1
+    assert build(source, "--output", "bundles").returncode == 0
+    lock = json.loads((tmp_path / "bundles/agentix-test/counter/1.0.0/lock.json").read_text())
+    named = lock["sources"]["agentix_namespaces/counter/link"]
+    assert named == hashlib.sha256(str(behind).encode()).hexdigest()
 
 
 def test_unchanged_build_writes_nothing(build: Command, source: Path, tmp_path: Path) -> None:

@@ -84,6 +84,12 @@ def test_register_that_fills_a_global_is_told(tmp_path: Path, value: str, change
     assert (finding.code, finding.message) == ("AGX405", "register() changes the global 'KNOWN'")
 
 
+def test_link_that_an_editor_locks_a_file_by_is_no_module(tmp_path: Path) -> None:
+    write_namespace(tmp_path)
+    (tmp_path / PACKAGE / ".#_impl.py").symlink_to("somebody@somewhere.42")
+    assert check_source(tmp_path) == []
+
+
 def write_hanging(directory: Path) -> Path:
     """Writes a namespace whose import starts a process and hangs, and notes both in `pids`."""
     hang = (

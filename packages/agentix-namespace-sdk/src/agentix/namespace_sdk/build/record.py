@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,9 +105,13 @@ def _digests(source: Path, builder: str) -> dict[str, str]:
         if (source / name).is_dir():
             found += _files(source / name)
     return {
-        str(path.relative_to(source)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in found
+        str(path.relative_to(source)): hashlib.sha256(_content(path)).hexdigest() for path in found
     }
+
+
+def _content(path: Path) -> bytes:
+    """Gives what a file holds; of a link its target, as that is all that the closure has of it."""
+    return os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
 
 
 def _files(directory: Path) -> list[Path]:
@@ -114,7 +119,7 @@ def _files(directory: Path) -> list[Path]:
     for path in shipped(directory):
         if path.is_dir() and not path.is_symlink():
             found += _files(path)
-        elif path.is_file():
+        else:
             found.append(path)
     return found
 

@@ -36,6 +36,8 @@ def check_layout(tree: Tree, manifest: NamespaceManifest) -> Iterator[Finding]:
 
 def _parse(tree: Tree, package: Path) -> Iterator[Finding]:
     for path in sorted(package.rglob("*.py")):
+        if not path.is_file():  # such as the link that an editor locks a file by
+            continue
         try:
             tree.parsed[path] = ast.parse(path.read_bytes(), filename=path.name)
         except SyntaxError as error:
