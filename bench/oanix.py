@@ -11,7 +11,10 @@ from pathlib import Path
 
 import wasmtime
 
-from agentix.oanix import Machine, MemFs, Namespace, RunConfig, WorkspaceFs
+from agentix.oanix import Machine, MemFs, Namespace, NamespaceSpec, RunConfig, WorkspaceFs
+from agentix.oanix.jobs import JobSpec, JobStore, ToolRegistry, Wasi
+from agentix.oanix.jobs.directory import JobDirectory
+from agentix.oanix.jobs.execution import Execution
 from bench.process_facts import resident_bytes
 from bench.rounds import percentile
 from bench.rows import Bound, Row, Skipped, at_least, at_most, compared, measured
@@ -32,6 +35,7 @@ ROUNDS = 9
 REPEATS = 5
 STARTS = 1000
 JOBS = 3000
+QUEUED = 500
 MANY = 10_000
 DEADLINE = 0.1
 MEGABYTE = 1e6
@@ -47,6 +51,7 @@ async def measure() -> list[Row | Skipped]:
         *_calls(machine),
         *_python(machine),
         *_jobs(machine),
+        _queued_jobs(machine),
         *_deadline(machine),
     ]
 
@@ -184,6 +189,43 @@ def _jobs(machine: Machine) -> list[Row]:
         measured(f"growth over {MANY:,} of them", "MB", [grown], at_most(1)),
         measured("open files left by them", "", [left], at_most(0)),
     ]
+
+
+def _queued_jobs(machine: Machine) -> Row:
+    """Measures the same program as jobs of a durable queue on a disk, taken as a worker does."""
+    wasm = compile_guest(GUESTS / "hello.c")
+    program, queued, floors = machine.load(wasm), list[float](), list[float]()
+    for _ in range(3):
+        queued.append(_drain(machine, wasm))
+        started = time.perf_counter()
+        for _ in range(QUEUED):
+            machine.run(program, _namespace(MemFs()))
+        floors.append(QUEUED / (time.perf_counter() - started))
+    name = "small jobs a second from a queue on a disk, one worker; floor: their runs alone"
+    return compared(name, "/s", queued, floors)
+
+
+def _drain(machine: Machine, wasm: bytes) -> float:
+    """Fills a queue, and gives how many jobs a second its one worker ends."""
+    with tempfile.TemporaryDirectory() as holder:
+        program = Path(holder, "bin", "hello.wasm")
+        program.parent.mkdir()
+        program.write_bytes(wasm)
+        builder = Namespace.builder().mount("/bin", WorkspaceFs(program.parent), readonly=True)
+        namespace = NamespaceSpec.model_validate(builder.mount("/tmp", MemFs()).build().spec())
+        directory, tools = JobDirectory(Path(holder, "queue")), ToolRegistry({})
+        with JobStore(directory) as store:
+            for _ in range(QUEUED):
+                store.submit(JobSpec(kind=Wasi(program="/bin/hello.wasm"), namespace=namespace))
+            started, ended = time.perf_counter(), 0
+            while (claim := store.claim("bench", 1)) is not None:
+                logs = directory.logs(claim.spec.id)
+                end = Execution(claim.spec, machine, tools, logs).run()
+                assert end.succeeded
+                store.finish(claim, end)
+                ended += 1
+            assert ended == QUEUED
+            return QUEUED / (time.perf_counter() - started)
 
 
 def _deadline(machine: Machine) -> list[Row]:

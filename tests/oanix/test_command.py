@@ -315,6 +315,12 @@ def test_a_wrong_call_about_a_job_says_what_is_wrong(
     assert refused.stderr.decode().startswith(f"agentix-oanix: {message}")
 
 
+def test_a_word_that_is_no_jobs_number_is_refused(queue: Path) -> None:
+    refused = call("job", "show", "mine")
+    assert (refused.returncode, refused.stdout) == (2, b"")
+    assert b"'mine' is no job's number: see `agentix-oanix job list`" in refused.stderr
+
+
 def test_a_damaged_queue_is_refused(tmp_path: Path) -> None:
     (tmp_path / "jobs.sqlite").write_bytes(b"no database" * 100)
     refused = call("job", "--queue", str(tmp_path), "list")

@@ -79,7 +79,11 @@ def _add(
 
 
 def _job_number(text: str) -> UUID:
-    return UUID(text)
+    try:
+        return UUID(text)
+    except ValueError as error:
+        message = f"{text!r} is no job's number: see `agentix-oanix job list`"
+        raise argparse.ArgumentTypeError(message) from error
 
 
 def _add_submit(parser: argparse.ArgumentParser) -> None:
