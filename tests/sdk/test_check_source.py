@@ -84,6 +84,25 @@ def test_register_that_fills_a_global_is_told(tmp_path: Path, value: str, change
     assert (finding.code, finding.message) == ("AGX405", "register() changes the global 'KNOWN'")
 
 
+@pytest.mark.parametrize(
+    ("target", "is_told"),
+    [
+        ("_impl.py", False),
+        (".", False),
+        ("/etc/hostname", True),
+        ("missing", True),
+        ("../../manifest.json", True),
+        ("link", True),
+    ],
+)
+def test_links_stay_in_the_package(tmp_path: Path, target: str, is_told: bool) -> None:
+    write_namespace(tmp_path)
+    link = tmp_path / PACKAGE / "link"
+    link.symlink_to(target)
+    found = [(finding.code, finding.file) for finding in check_source(tmp_path)]
+    assert found == ([("AGX208", str(link))] if is_told else [])
+
+
 def test_link_that_an_editor_locks_a_file_by_is_no_module(tmp_path: Path) -> None:
     write_namespace(tmp_path)
     (tmp_path / PACKAGE / ".#_impl.py").symlink_to("somebody@somewhere.42")

@@ -1,16 +1,18 @@
 """The rules about the package's layout (protocol: Package)."""
 
 import ast
+import os
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentix.layout import shipped
 from agentix.manifest import NAMESPACE_PARENT, NamespaceManifest
 from agentix.namespace_sdk.check.finding import Finding
 from agentix.namespace_sdk.check.tree import Tree
 
-__all__ = ["check_layout", "check_project"]
+__all__ = ["check_layout", "check_links", "check_project"]
 
 MODULES = ("__init__.py", "_impl.py", "_register.py")
 
@@ -44,6 +46,25 @@ def _parse(tree: Tree, package: Path) -> Iterator[Finding]:
             yield tree.finding("AGX205", path, error.msg, error.lineno)
         except ValueError as error:
             yield tree.finding("AGX205", path, str(error))
+
+
+def check_links(tree: Tree, manifest: NamespaceManifest) -> Iterator[Finding]:
+    """Checks that the links of a source tree lead to what is built with them, as it is built."""
+    for root in (tree.package_directory(manifest.package), tree.root / "bin"):
+        real = Path(os.path.realpath(root))
+        for link in _links(root) if root.is_dir() else ():
+            target, end = link.readlink(), Path(os.path.realpath(link))
+            if target.is_absolute() or not end.is_relative_to(real) or not end.exists():
+                reason = f"it leads to {target}, which is not shipped below {tree.show(root)}"
+                yield tree.finding("AGX208", link, reason)
+
+
+def _links(directory: Path) -> Iterator[Path]:
+    for path in shipped(directory):
+        if path.is_symlink():
+            yield path
+        elif path.is_dir():
+            yield from _links(path)
 
 
 def check_project(tree: Tree, manifest: NamespaceManifest) -> Iterator[Finding]:

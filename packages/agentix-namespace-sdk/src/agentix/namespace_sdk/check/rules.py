@@ -60,6 +60,11 @@ RULES = _rules(
         "write the same version into `pyproject.toml` and `manifest.json`",
     ),
     (
+        "AGX208",
+        "a link leads out of what is shipped",
+        "put the file itself there, or link to one in the same directory by a relative path",
+    ),
+    (
         "AGX301",
         "a stub has a body",
         "let its body be `raise NotImplementedError(...)`, and put the code into `_impl.py`",

@@ -5,7 +5,7 @@ from pathlib import Path
 from agentix.manifest import NamespaceManifest
 from agentix.namespace_sdk.check.behaviour import TIME_LIMIT, RunningProbe
 from agentix.namespace_sdk.check.finding import Finding
-from agentix.namespace_sdk.check.layout import check_layout, check_project
+from agentix.namespace_sdk.check.layout import check_layout, check_links, check_project
 from agentix.namespace_sdk.check.manifest import check_manifest
 from agentix.namespace_sdk.check.stubs import check_imports, check_stubs
 from agentix.namespace_sdk.check.tree import Tree
@@ -27,6 +27,7 @@ def check_source(path: Path, time_limit: float = TIME_LIMIT) -> list[Finding]:
     manifest, findings = check_manifest(tree)
     if manifest is not None:
         findings += check_project(tree, manifest)
+        findings += check_links(tree, manifest)
         findings += check_tree(tree, manifest, time_limit)
     return findings
 
