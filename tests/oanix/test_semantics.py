@@ -34,5 +34,5 @@ def test_a23_a24_preview_1_keeps_its_rules(
 ) -> None:
     namespace = Namespace.builder().mount("/w", service).build()
     result = machine.run(semantics_wasm, namespace, RunConfig())
-    assert (result.stdout.decode(), result.exit_code, result.message) == ("495 checks\n", 0, "")
+    assert (result.stdout.decode(), result.exit_code, result.message) == ("501 checks\n", 0, "")
     assert namespace.readdir("/w") == []

@@ -417,10 +417,14 @@ static void waiting(void) {
     wanted[1].u.u.fd_write.file_descriptor = 1;
     wanted[2].userdata = 3, wanted[2].u.tag = __WASI_EVENTTYPE_FD_READ;
     wanted[2].u.u.fd_read.file_descriptor = 77;
+    __wasi_timestamp_t before, after;
+    OK(__wasi_clock_time_get(__WASI_CLOCKID_MONOTONIC, 0, &before));
     OK(__wasi_poll_oneoff(wanted, events, 1, &count)), IS(count, 1), IS(events[0].userdata, 1);
+    OK(__wasi_clock_time_get(__WASI_CLOCKID_MONOTONIC, 0, &after));
+    IS(after - before >= 1000000, 1), IS(events[0].type, __WASI_EVENTTYPE_CLOCK);
     OK(__wasi_poll_oneoff(wanted, events, 3, &count)), IS(count, 2);
-    IS(events[0].userdata, 2), IS(events[0].error, 0);
-    IS(events[1].userdata, 3), IS(events[1].error, E(BADF));
+    IS(events[0].userdata, 2), IS(events[0].error, 0), IS(events[0].type, __WASI_EVENTTYPE_FD_WRITE);
+    IS(events[1].userdata, 3), IS(events[1].error, E(BADF)), IS(events[1].type, __WASI_EVENTTYPE_FD_READ);
     IS(__wasi_poll_oneoff(wanted, events, 0, &count), E(INVAL));
 }
 
