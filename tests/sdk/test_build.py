@@ -449,7 +449,9 @@ def nix_image(docker_engine: str, tmp_path: Path) -> Iterator[str]:
         (context / "bin" / name).chmod(0o755)
     for name in ("sh", "mkdir", "cp", "echo", "printf"):
         (context / "bin" / name).symlink_to("busybox")
-    (context / "Dockerfile").write_text("FROM scratch\nCOPY bin /bin\n")
+    # The label keeps the engine from giving the image of another run, with its containers.
+    dockerfile = f"FROM scratch\nLABEL org.agentix.test={tag}\nCOPY bin /bin\n"
+    (context / "Dockerfile").write_text(dockerfile)
     made = run(["docker", "build", "--quiet", "--tag", tag, str(context)], tmp_path)
     assert made.returncode == 0, made.stderr
     yield tag
