@@ -71,12 +71,12 @@ def _all_texts() -> list[str]:
 
 
 def raw_memory(target: str) -> int:
-    """How often bytes stand in the memory of this process, read where the kernel maps it."""
-    needle = target.encode()[::-1]  # so that the call itself does not bring it
-    total = 0
-    for start in _arenas():
-        total += ctypes.string_at(start, 256 * 1024).count(needle)
-    return total
+    """How often bytes stand in the memory of this process, read where the kernel maps it.
+
+    They are asked for backwards, and memory is read backwards, so that the search brings none.
+    """
+    backwards = target.encode()
+    return sum(ctypes.string_at(start, 256 * 1024)[::-1].count(backwards) for start in _arenas())
 
 
 def _arenas() -> list[int]:
