@@ -87,6 +87,21 @@ def test_an_interrupt_ends_the_program(program: str) -> None:
     assert process.returncode == 130
 
 
+def test_a_program_whose_output_nobody_reads_ends(tmp_path: Path) -> None:
+    """The program ignores that it can not write, and would go on for good."""
+    source = tmp_path / "forever.c"
+    source.write_text('#include <stdio.h>\nint main(void) { for (;;) puts("y"); }\n')
+    (tmp_path / "forever.wasm").write_bytes(compile_guest(source))
+    command = [*COMMAND, "run", str(tmp_path / "forever.wasm")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"y\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
 def test_a_recording_is_replayed(program: str, tmp_path: Path) -> None:
     trace = str(tmp_path / "trace")
     recorded = call("run", "--deterministic", "--record", trace, program, "chance")
@@ -115,6 +130,15 @@ def test_what_is_no_recording_is_refused_in_a_line(program: str) -> None:
     refused = call("replay", program)
     assert (refused.returncode, refused.stdout) == (125, b"")
     assert refused.stderr == f"agentix-oanix: {program} is not a trace: it is not text\n".encode()
+
+
+def test_a_file_that_is_no_namespace_is_refused(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "namespace.json"
+    path.write_text("[]")
+    refused = call("run", "--namespace", str(path), program)
+    assert (refused.returncode, refused.stdout) == (125, b"")
+    expected = f"agentix-oanix: {path} is no namespace: `agentix-oanix ns show` prints one\n"
+    assert refused.stderr == expected.encode()
 
 
 def test_a_namespace_is_shown(tmp_path: Path) -> None:

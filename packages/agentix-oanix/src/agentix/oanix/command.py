@@ -89,12 +89,13 @@ def _run(options: argparse.Namespace) -> int:
     """Runs a program with the command's own streams."""
     name, arguments = take_command_line(options)
     path, cancellation, stdin = Path(name), Cancellation(), Pipe()
+    outputs = _Outputs(cancellation)
     config = RunConfig(
         arguments=(path.name, *arguments),
         environment=make_environment(options),
         stdin=stdin,
-        stdout=lambda piece: _write(1, piece),
-        stderr=lambda piece: _write(2, piece),
+        stdout=outputs.stdout,
+        stderr=outputs.stderr,
         keep_output=0,
         output=None,
         fuel=options.fuel,
@@ -115,7 +116,34 @@ def _run(options: argparse.Namespace) -> int:
         keep_program(programs_directory(os.environ), path.read_bytes())
     if options.result is not None:
         options.result.write_text(RunSummary.of("program", result).model_dump_json() + "\n")
+    if outputs.broken and result.reason is Reason.CANCELLED:
+        raise BrokenPipeError
     return _report(result)
+
+
+class _Outputs:
+    """The command's own outputs, which end a program when nobody reads them, as SIGPIPE does."""
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        self._cancellation = cancellation
+        self.broken = False
+        """Nobody reads an output any more."""
+
+    def stdout(self, piece: bytes) -> None:
+        """Passes a piece of standard output on."""
+        self._pass(1, piece)
+
+    def stderr(self, piece: bytes) -> None:
+        """Passes a piece of standard error on."""
+        self._pass(2, piece)
+
+    def _pass(self, number: int, piece: bytes) -> None:
+        try:
+            _write(number, piece)
+        except BrokenPipeError:
+            self.broken = True
+            self._cancellation.cancel()
+            raise
 
 
 def _report(result: RunResult) -> int:

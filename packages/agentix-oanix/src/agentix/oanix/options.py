@@ -109,6 +109,8 @@ def _read_specification(path: Path) -> NamespaceBuilder:
         spec = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise NamespaceError(f"{path} is no JSON: {error}") from error
+    if not isinstance(spec, dict):
+        raise NamespaceError(f"{path} is no namespace: `agentix-oanix ns show` prints one")
     # `ns show` prints the digest beside what a specification is made of.
     parts = {name: value for name, value in spec.items() if name != "digest"}
     builder = NamespaceBuilder()
