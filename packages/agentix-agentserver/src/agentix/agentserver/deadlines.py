@@ -20,11 +20,13 @@ class Deadlines:
 
         Args:
             future: What is waited for; it is nobody else's.
-            seconds: How long, to within a few hundredths.
+            seconds: How long, to within a few hundredths; nothing is waited for in 0 seconds.
 
         Raises:
             TimeoutError: It took longer.
         """
+        if seconds <= 0:
+            raise TimeoutError
         loop = future.get_loop()
         self._watched[future] = loop.time() + seconds
         if self._timer is None:
