@@ -306,3 +306,12 @@ def test_no_text_is_lost_in_repair(text: str) -> None:
         kept += "".join(value for element in payload.iter() for value in element.attrib.values())
     assert kept.count("x") == text.count("x")
     assert kept.count("&") == len(re.findall("&(?!nbsp;|#65;)", text))
+
+
+def test_a_tag_that_has_to_be_repaired_has_few_attributes() -> None:
+    def tag(count: int) -> bytes:
+        return b"<a" + b"".join(b' a%d="&"' % number for number in range(count)) + b"/>"
+
+    assert len(read_emission(tag(16), LIMITS).payloads) == 1
+    assert refused(tag(17)) is MalformedKind.LIMIT
+    assert refused(tag(65)) is MalformedKind.SYNTAX

@@ -108,3 +108,11 @@ def test_a_document_type_is_refused(data: bytes) -> None:
 )
 def test_other_prologs_are_refused(data: bytes) -> None:
     assert refused(data) is MalformedKind.PROLOG
+
+
+def test_a_prolog_of_many_pieces_is_refused() -> None:
+    most = b" <?p?>" * 127 + b"<a/>"
+    assert admit(most, 2_000) == most
+    with pytest.raises(Malformed, match="more than 256 comments and instructions") as raised:
+        admit(b" <?p?>" * 128 + b"<a/>", 2_000)
+    assert raised.value.kind is MalformedKind.PROLOG

@@ -8,8 +8,11 @@ __all__ = ["admit", "check_declaration"]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PLAIN_START = re.compile(rb"[ \t\r\n]*<[A-Za-z_]")
-PROLOG = re.compile(rb"(?:[ \t\r\n]++|<!--.*?-->|<\?.*?\?>)*+", re.DOTALL)
-"""What may come before the first element; possessive, so that each byte is looked at once."""
+PIECE = re.compile(rb"[ \t\r\n]+|<!--.*?-->|<\?.*?\?>", re.DOTALL)
+"""One piece of what may come before the first element."""
+
+PIECES = 256
+"""How many such pieces there may be; nobody needs more than a few."""
 
 DECLARED = re.compile(rb"<\?xml[ \t\r\n?]")
 DECLARATION = re.compile(
@@ -64,10 +67,24 @@ def check_prolog(data: bytes) -> None:
     """Checks what comes before the first element: a declaration, comments, instructions."""
     if DECLARED.match(data) is not None:
         check_declaration(data[: data.find(b"?>") + 2])
-    prolog = PROLOG.match(data)
-    assert prolog is not None, "nothing is a prolog too"
-    rest = data[prolog.end() : prolog.end() + 40]
-    if b"<!DOCTYPE" in prolog[0] or rest[:9].upper() == b"<!DOCTYPE":
+    end = end_of_prolog(data)
+    rest = data[end : end + 40]
+    if b"<!DOCTYPE" in data[:end] or rest[:9].upper() == b"<!DOCTYPE":
         raise Malformed(MalformedKind.DOCTYPE, "in the prolog")
     if rest[:2] in (b"<!", b"<?"):
         raise Malformed(MalformedKind.PROLOG, repr(rest))
+
+
+def end_of_prolog(data: bytes) -> int:
+    """Gives the place of the first byte that is of no comment, instruction or white space.
+
+    Raises:
+        Malformed: There are too many of them.
+    """
+    end = 0
+    for _ in range(PIECES):
+        piece = PIECE.match(data, end)
+        if piece is None:
+            return end
+        end = piece.end()
+    raise Malformed(MalformedKind.PROLOG, f"more than {PIECES} comments and instructions")

@@ -20,14 +20,17 @@ __all__ = ["Repaired", "repair"]
 
 NAME: Final = r"[A-Za-z_:\u0080-\U0010ffff][\w:.\-\u00b7\u0080-\U0010ffff]*+"
 ATTRIBUTE: Final = rf"""\s++{NAME}\s*+=\s*+(?:"[^"]*+"|'[^']*+')"""
+ATTRIBUTES: Final = 64
+"""How many attributes a tag may have to be read as one, far more than any limit allows."""
+
 TOKEN: Final = re.compile(
     rf"""(?P<comment><!--)
     |(?P<cdata><!\[CDATA\[)
     |(?P<instruction><\?(?={NAME}))
     |(?P<declare><!(?i:DOCTYPE|ENTITY|ELEMENT|ATTLIST|NOTATION))
     |(?P<end></(?P<ended>{NAME})\s*+>)
-    |(?P<start><(?P<started>{NAME})(?:{ATTRIBUTE})*+\s*+(?P<empty>/?+)>)
-    |(?P<cut><(?:/(?:{NAME})?+\s*+)?+\Z)
+    |(?P<start><(?P<started>{NAME})(?:{ATTRIBUTE}){{0,{ATTRIBUTES}}}\s*+(?P<empty>/?+)>)
+    |(?P<cut><(?:/(?:{NAME})?\s*+)?\Z)
     |(?P<broken></{NAME}|<{NAME}(?=[\s/>]|\Z))
     |(?P<less><)""",
     re.VERBOSE,
