@@ -1,7 +1,9 @@
 """The envelope: who sends a payload to whom, in which thread."""
 
+import re
 import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lxml import etree
@@ -16,7 +18,7 @@ from agentix.agentserver.xml.limits import Limits
 from agentix.agentserver.xml.parser import parse_strict
 from agentix.agentserver.xml.repair import repair
 
-__all__ = ["ENVELOPE_XSD", "MESSAGE", "Envelope", "build_envelope", "open_envelope"]
+__all__ = ["ENVELOPE_XSD", "MESSAGE", "Envelope", "build_envelope", "compose", "open_envelope"]
 
 ENVELOPE_XSD: Final = f"""\
 <xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" xmlns="{ENVELOPE_NAMESPACE}" \
@@ -58,6 +60,18 @@ FROM: Final = f"{{{ENVELOPE_NAMESPACE}}}from"
 TO: Final = f"{{{ENVELOPE_NAMESPACE}}}to"
 THREAD: Final = f"{{{ENVELOPE_NAMESPACE}}}thread"
 HEAD: Final = f'<message xmlns="{ENVELOPE_NAMESPACE}"><meta><from>'
+PLAIN: Final = re.compile(r"[\w.:@+-]+", re.ASCII)
+"""A name that XML writes as it is, and that is read as it was written."""
+
+END: Final = b"</message>"
+NAMES_KEPT: Final = 1_024
+"""How many pairs of sender and receiver are remembered in their written form."""
+
+OWN_ELEMENTS: Final = 5
+"""The elements of a message without its payload: message, meta, from, to, thread."""
+
+OWN_VALUES: Final = 2
+"""The declarations of namespaces that an unqualified payload brings: the message's and its own."""
 
 
 class Envelope(NamedTuple):
@@ -70,22 +84,11 @@ class Envelope(NamedTuple):
     thread: str | None
     """The thread that it names, whatever that is; None where there is no such element."""
     payload: Element
-    """The payload, in its place within the message."""
+    """The payload, in its place within the message, or where `compose` was given it."""
     canonical: bytes
     """The whole message as canonical XML, with a fresh thread where it names none."""
     repairs: tuple[str, ...] = ()
     """What had to be done to make it well-formed."""
-
-    def in_thread(self, thread: str) -> "Envelope":
-        """Puts the message into a thread, in its tree and its canonical bytes too."""
-        if thread == self.thread:
-            return self
-        message = self.payload.getparent()
-        assert message is not None, "the payload stays in the message that it came in"
-        for element in message[0]:
-            if element.tag == THREAD:
-                element.text = thread
-        return self._replace(thread=thread, canonical=canonical(message))
 
 
 def open_envelope(data: bytes, limits: Limits) -> Envelope:
@@ -162,10 +165,62 @@ def build_envelope(
     Raises:
         Malformed: The payload has no canonical form.
     """
-    receiver = f"</from><to>{escape(to)}</to><thread>" if to is not None else "</from><thread>"
+    head, _ = opening(sender, to)
     noted = repair_note(repairs) if repairs else ""
-    head = f"{HEAD}{escape(sender)}{receiver}{escape(thread)}</thread>{noted}</meta>".encode()
-    return head + canonical_payload(payload) + b"</message>"
+    meta = f"{escape(thread)}</thread>{noted}</meta>".encode()
+    return head + meta + canonical_payload(payload) + END
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def opening(sender: str, to: str | None) -> tuple[bytes, bool]:
+    """Writes a message up to the text of its thread; tells whether both names are plain."""
+    receiver = f"<to>{escape(to)}</to>" if to is not None else ""
+    plain = all(PLAIN.fullmatch(name) for name in (sender, to) if name is not None)
+    return f"{HEAD}{escape(sender)}</from>{receiver}<thread>".encode(), plain
+
+
+def compose(
+    sender: str,
+    to: str | None,
+    thread: str,
+    payload: Element,
+    limits: Limits,
+    repairs: Sequence[str] = (),
+) -> Envelope:
+    """Gives what reading the message around a payload would give, and mostly without reading it.
+
+    That is `open_envelope(build_envelope(...), limits)`, with the same canonical bytes and the
+    same refusals. The payload is the element itself where nothing but the message around it would
+    be new, and one that was read anew where it is qualified, or large, or the names are not plain.
+
+    Args:
+        sender: Who it is from, as the pump knows.
+        to: The receiver; None leaves it to the root tag of the payload.
+        thread: The thread, as the receiver knows it.
+        payload: An element of a tree that `parse_strict` made within these limits; it stays there.
+        limits: What the message may be made of.
+        repairs: What had to be done to make the payload well-formed.
+
+    Raises:
+        Malformed: A message around this payload is none that may be sent.
+    """
+    head, plain = opening(sender, to)
+    tag = str(payload.tag)
+    if repairs or not plain or tag[0] == "{" or PLAIN.fullmatch(thread) is None:
+        return open_envelope(build_envelope(sender, to, thread, payload, repairs), limits)
+    written = canonical(payload)
+    data = b"".join((head, thread.encode(), b"</thread></meta>", unqualified(written, tag), END))
+    if len(data) > limits.size or not is_small(written, limits):
+        return open_envelope(data, limits)
+    return Envelope(sender, to, thread, payload, data)
+
+
+def is_small(written: bytes, limits: Limits) -> bool:
+    """Tells whether a canonical payload is of few elements and attributes, without namespaces."""
+    if written.count(b"</") + OWN_ELEMENTS > limits.few_tags:
+        return False
+    values = written.count(b"=")
+    return values + OWN_VALUES <= limits.few_values and not (values and b"xmlns" in written)
 
 
 def canonical_payload(payload: Element) -> bytes:
@@ -173,10 +228,13 @@ def canonical_payload(payload: Element) -> bytes:
     written = canonical(payload)
     if payload.prefix is not None:
         return below_default(written)
-    name = str(payload.tag)
-    if name[0] == "{":
-        return written
-    after_name = 1 + len(name.encode())
+    tag = str(payload.tag)
+    return written if tag[0] == "{" else unqualified(written, tag)
+
+
+def unqualified(written: bytes, tag: str) -> bytes:
+    """Adds the `xmlns=""` that an element without a namespace needs within an envelope."""
+    after_name = 1 + len(tag.encode())
     return written[:after_name] + b' xmlns=""' + written[after_name:]
 
 
