@@ -1,10 +1,13 @@
 """The namespace, through the runtime of a real sandbox."""
 
 import asyncio
+import json
+import shlex
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +32,7 @@ __all__ = ["docker_target", "host_bundles"]
 
 NAMESPACES = Path(__file__).resolve().parents[2] / "namespaces"
 ADD = "<calculator.add.addpayload><a>7</a><b>35</b></calculator.add.addpayload>"
+ADD_ROOT = "calculator.add.addpayload"
 
 
 def organism(**files: str) -> agentserver.OrganismSpec:
@@ -178,6 +182,95 @@ async def test_signed_command_is_carried_out(local: RuntimeClient, tmp_path: Pat
         await local.remote(agentserver.privileged, signed)
     ended = sign_privileged("<shutdown/>", identity).decode()
     assert await local.remote(agentserver.privileged, ended) == ""
+
+
+async def test_token_makes_a_call_its_principals(local: RuntimeClient) -> None:
+    await local.remote(agentserver.start, organism())
+    scout = await local.remote(agentserver.grant, "scout", [ADD_ROOT])
+    miner = await local.remote(agentserver.grant, "miner")
+    replies = await local.remote(agentserver.call, ADD, thread=T, token=scout)
+    answer = egress("calculator.add", '<result xmlns="">42</result>', to="scout").decode()
+    assert replies == [agentserver.Message(T, "calculator.add", "scout", answer)]
+    own = agentserver.ThreadInfo(T, ["scout"])
+    assert await local.remote(agentserver.threads, token=scout) == [own]
+    assert own in await local.remote(agentserver.threads)
+    assert await local.remote(agentserver.threads, token=miner) == []
+    # A39: what is another principal's is replaced, and tells nothing.
+    receipt = await local.remote(agentserver.post, ADD, thread=T, token=miner)
+    assert receipt.thread != T
+    assert [each async for each in local.remote(agentserver.history, T, token=miner)] == []
+    history = [each async for each in local.remote(agentserver.history, T, token=scout)]
+    assert [each.sender for each in history] == ["scout", "calculator.add"]
+    (reply,) = await local.remote(agentserver.call, "<no.such.tool/>", token=scout)
+    secret = "<calculator.secret.secretpayload/>"
+    (other,) = await local.remote(agentserver.call, secret, token=scout)
+    assert f"<error>{INVALID}</error>" in reply.xml
+    assert f"<error>{INVALID}</error>" in other.xml
+    (tool,) = await local.remote(agentserver.catalog, token=scout)
+    assert await local.remote(agentserver.describe, "calculator.add", token=scout) == tool
+    names = [each.name for each in await local.remote(agentserver.catalog, token=miner)]
+    assert names == ["calculator.add", "calculator.secret", "researcher"]
+    stream = local.remote(agentserver.listen, token=scout)
+    async with asyncio.timeout(60), aclosing(stream):
+        kinds = [(await anext(stream)).kind for _ in range(3)]
+        assert kinds == ["thread_opened", "message", "message"]
+        await local.remote(agentserver.revoke, "scout")
+        with pytest.raises(RemoteCallError, match="TokenError: the token was revoked"):
+            [each async for each in stream]
+    found = await local.run('grep -rlF "$TOKEN" /tmp /workspace', env={"TOKEN": miner})
+    assert (found.exit_code, found.stdout) == (1, "")
+
+
+async def test_token_is_refused_where_it_is_not_good(local: RuntimeClient) -> None:
+    spec = organism()
+    spec.directory = Path("/workspace/organism")
+    await local.remote(agentserver.start, spec)
+    with pytest.raises(RemoteCallError, match="no token for 'researcher', with which the name"):
+        await local.remote(agentserver.grant, "researcher")
+    with pytest.raises(RemoteCallError, match="no token for 'core', which is reserved"):
+        await local.remote(agentserver.grant, "core")
+    for token in ("", "x" * 43):
+        with pytest.raises(RemoteCallError, match="the token is missing, wrong or revoked"):
+            await local.remote(agentserver.call, ADD, token=token)
+    scout = await local.remote(agentserver.grant, "scout")
+    await local.remote(agentserver.call, ADD, thread=T, token=scout)
+    # Tokens end with the organism; conversations do not, where it has a directory.
+    await local.remote(agentserver.stop)
+    await local.remote(agentserver.start, spec)
+    with pytest.raises(RemoteCallError, match="the token is missing, wrong or revoked"):
+        await local.remote(agentserver.threads, token=scout)
+    scout = await local.remote(agentserver.grant, "scout")
+    own = await local.remote(agentserver.threads, token=scout)
+    assert own == [agentserver.ThreadInfo(T, ["scout"])]
+
+
+PROGRAM = """
+import json, os, socket, sys
+pump = socket.socket(socket.AF_UNIX)
+pump.connect(sys.argv[1])
+request = {"token": os.environ.get("TOKEN", ""), **json.loads(sys.argv[2])}
+pump.sendall(json.dumps(request).encode() + b"\\n")
+sys.stdout.write(pump.makefile().read())
+"""
+
+
+async def test_program_in_the_sandbox_speaks_for_itself(local: RuntimeClient) -> None:
+    info = await local.remote(agentserver.start, organism())
+    token = await local.remote(agentserver.grant, "scout")
+
+    async def ask(**request: object) -> list[dict[str, Any]]:
+        words = ["/usr/bin/python3", "-c", PROGRAM, info.socket, json.dumps(request)]
+        done = await local.run(shlex.join(words), env={"TOKEN": token})
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    reply, end = await ask(op="call", message=ADD, thread=T)
+    assert end == {"end": True}
+    assert (reply["item"]["sender"], reply["item"]["to"]) == ("calculator.add", "scout")
+    (refused,) = await ask(op="grant", principal="accomplice")
+    assert refused["error"]["message"] == "'grant' is for agentix alone, who gave the token"
+    # One that has found the socket and nothing more is nobody.
+    (refused,) = await ask(op="threads", token="")
+    assert refused["error"]["message"].startswith("the token is missing, wrong or revoked")
 
 
 async def test_functions_of_the_same_sandbox_are_tools(local_bundles: Path) -> None:

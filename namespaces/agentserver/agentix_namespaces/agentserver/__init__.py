@@ -2,6 +2,9 @@
 
 There is one organism at a time. Its pump is a process of its own, whose handlers run in workers;
 the functions here are the pump's clients, and to the organism they are the principal `agentix`.
+
+`grant` makes a token for another principal. With it a function acts as that principal: its messages
+are from it, and it sees nothing but its own. Programs in the sandbox use it at the pump's socket.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -18,11 +21,14 @@ __all__ = [
     "Receipt",
     "ThreadInfo",
     "call",
+    "catalog",
     "describe",
+    "grant",
     "history",
     "listen",
     "post",
     "privileged",
+    "revoke",
     "start",
     "stop",
     "threads",
@@ -55,6 +61,8 @@ class OrganismInfo:
     """Where its gateways are reached."""
     isolation: list[str]
     """What holds its handlers, and what could not be applied, a line each."""
+    socket: str
+    """The Unix socket at which programs in the sandbox reach it, each with its token."""
 
 
 @dataclass
@@ -124,7 +132,7 @@ class Capability:
     root_tag: str
     """The root tag of its payload."""
     xsd: str
-    """The schema of its payload."""
+    """The schema of its payload; this and what follows is empty where `meta` does not allow it."""
     example: str
     """An example of its payload."""
     prompt: str
@@ -146,32 +154,61 @@ def start(config: OrganismSpec) -> OrganismInfo:
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.start, ...)")
 
 
-def post(message: str, thread: str | None = None) -> Receipt:
+def grant(principal: str, roots: list[str] | None = None) -> str:
+    """Makes a token, with which functions act as another principal than `agentix`.
+
+    It is good until `revoke`, another `grant` to the same principal, or the end of the organism.
+
+    Args:
+        principal: Its name, which is no listener's and no user's.
+        roots: The root tags of the payloads that it may send; all where there are none given.
+    """
+    raise NotImplementedError("call via RuntimeClient.remote(agentserver.grant, ...)")
+
+
+def revoke(principal: str) -> None:
+    """Ends the token of a principal, and what is being streamed for it; its threads stay."""
+    raise NotImplementedError("call via RuntimeClient.remote(agentserver.revoke, ...)")
+
+
+def post(message: str, thread: str | None = None, token: str | None = None) -> Receipt:
     """Posts a payload, and does not wait for what follows from it."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.post, ...)")
 
 
-def call(message: str, timeout_s: float = 60.0, thread: str | None = None) -> list[Message]:
+def call(
+    message: str, timeout_s: float = 60.0, thread: str | None = None, token: str | None = None
+) -> list[Message]:
     """Posts a payload, and gives what comes back until nothing is under way."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.call, ...)")
 
 
-def listen(thread: str | None = None, after_seq: int = 0) -> AsyncIterator[Event]:
-    """Streams what happens after a number, of one thread or of all."""
+def listen(
+    thread: str | None = None, after_seq: int = 0, token: str | None = None
+) -> AsyncIterator[Event]:
+    """Streams what happens after a number, of one thread or of all.
+
+    A principal with a token gets what it sent, and what is for it.
+    """
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.listen, ...)")
 
 
-def describe(capability: str) -> Capability:
+def describe(capability: str, token: str | None = None) -> Capability:
     """Gives what callers of a listener need to know."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.describe, ...)")
 
 
-def threads() -> list[ThreadInfo]:
-    """Lists the threads that are alive."""
+def catalog(token: str | None = None) -> list[Capability]:
+    """Describes the listeners that may be called, in the order of their registration."""
+    raise NotImplementedError("call via RuntimeClient.remote(agentserver.catalog, ...)")
+
+
+def threads(token: str | None = None) -> list[ThreadInfo]:
+    """Lists the threads that are alive; to a principal with a token its own conversations."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.threads)")
 
 
-def history(thread: str) -> AsyncIterator[Message]:
+def history(thread: str, token: str | None = None) -> AsyncIterator[Message]:
     """Streams the messages of a thread, oldest first."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.history, ...)")
 

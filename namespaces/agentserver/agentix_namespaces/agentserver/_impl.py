@@ -12,40 +12,60 @@ async def start(config: OrganismSpec) -> OrganismInfo:
     return OrganismInfo(**await _pump.PUMPS.one("info"))
 
 
-async def post(message: str, thread: str | None = None) -> Receipt:
+async def grant(principal: str, roots: list[str] | None = None) -> str:
+    """Asks for `grant`."""
+    return str(await _pump.PUMPS.one("grant", principal=principal, roots=roots))
+
+
+async def revoke(principal: str) -> None:
+    """Asks for `revoke`."""
+    await _pump.PUMPS.one("revoke", principal=principal)
+
+
+async def post(message: str, thread: str | None = None, token: str | None = None) -> Receipt:
     """Asks for `post`."""
-    return Receipt(**await _pump.PUMPS.one("post", message=message, thread=thread))
+    return Receipt(**await _pump.PUMPS.one("post", token, message=message, thread=thread))
 
 
-async def call(message: str, timeout_s: float = 60.0, thread: str | None = None) -> list[Message]:
+async def call(
+    message: str, timeout_s: float = 60.0, thread: str | None = None, token: str | None = None
+) -> list[Message]:
     """Asks for `call`."""
     request = {"message": message, "thread": thread, "seconds": timeout_s}
-    async with aclosing(_pump.PUMPS.many("call", **request)) as replies:
+    async with aclosing(_pump.PUMPS.many("call", token, **request)) as replies:
         return [Message(**reply) async for reply in replies]
 
 
-async def listen(thread: str | None = None, after_seq: int = 0) -> AsyncIterator[Event]:
+async def listen(
+    thread: str | None = None, after_seq: int = 0, token: str | None = None
+) -> AsyncIterator[Event]:
     """Asks for `listen`, until the caller goes."""
     request = {"thread": thread, "after_seq": after_seq}
-    async with aclosing(_pump.PUMPS.many("listen", **request)) as events:
+    async with aclosing(_pump.PUMPS.many("listen", token, **request)) as events:
         async for event in events:
             yield Event(**event)
 
 
-async def describe(capability: str) -> Capability:
+async def describe(capability: str, token: str | None = None) -> Capability:
     """Asks for `describe`."""
-    return Capability(**await _pump.PUMPS.one("describe", capability=capability))
+    return Capability(**await _pump.PUMPS.one("describe", token, capability=capability))
 
 
-async def threads() -> list[ThreadInfo]:
+async def catalog(token: str | None = None) -> list[Capability]:
+    """Asks for `catalog`."""
+    async with aclosing(_pump.PUMPS.many("catalog", token)) as found:
+        return [Capability(**each) async for each in found]
+
+
+async def threads(token: str | None = None) -> list[ThreadInfo]:
     """Asks for `threads`."""
-    async with aclosing(_pump.PUMPS.many("threads")) as found:
+    async with aclosing(_pump.PUMPS.many("threads", token)) as found:
         return [ThreadInfo(**each) async for each in found]
 
 
-async def history(thread: str) -> AsyncIterator[Message]:
+async def history(thread: str, token: str | None = None) -> AsyncIterator[Message]:
     """Asks for `history`."""
-    async with aclosing(_pump.PUMPS.many("history", thread=thread)) as messages:
+    async with aclosing(_pump.PUMPS.many("history", token, thread=thread)) as messages:
         async for message in messages:
             yield Message(**message)
 

@@ -9,7 +9,7 @@ import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,6 +37,8 @@ class _Pump:
     socket: Path
     private: Path
     """The directory of the socket, and of an organism that was given none."""
+    token: str = field(repr=False)
+    """The token of the principal `agentix`, which is nowhere but here."""
 
 
 class Pumps:
@@ -76,25 +78,34 @@ class Pumps:
             await _ended(pump.process)
             shutil.rmtree(pump.private, ignore_errors=True)
 
-    async def one(self, operation: str, **fields: Any) -> Any:
+    async def one(self, operation: str, token: str | None = None, **fields: Any) -> Any:
         """Sends a request that has one item as its answer."""
-        items = [item async for item in self.many(operation, **fields)]
+        items = [item async for item in self.many(operation, token, **fields)]
         return items[0]
 
-    async def many(self, operation: str, **fields: Any) -> AsyncGenerator[Any, None]:
+    async def many(
+        self, operation: str, token: str | None = None, **fields: Any
+    ) -> AsyncGenerator[Any, None]:
         """Sends a request, and gives the items of its answer as they come.
+
+        Args:
+            operation: What is asked for.
+            token: Whose request it is; `None` for that of `agentix`.
+            fields: The other fields of the request.
 
         Raises:
             OrganismError: No organism runs, it ended, or it refused.
         """
-        if self._pump is None:
+        pump = self._pump
+        if pump is None:
             raise OrganismError("no organism runs: start one")
         try:
-            reader, writer = await asyncio.open_unix_connection(self._pump.socket, limit=LINE)
+            reader, writer = await asyncio.open_unix_connection(pump.socket, limit=LINE)
         except OSError as error:
             raise OrganismError("the organism has ended: start it again") from error
+        whose = pump.token if token is None else token
         try:
-            writer.write(json.dumps({"op": operation, **fields}).encode() + b"\n")
+            writer.write(json.dumps({"op": operation, "token": whose, **fields}).encode() + b"\n")
             await writer.drain()
             async for item in _items(reader):
                 yield item
@@ -159,8 +170,8 @@ async def _started(organism: Path, private: Path) -> _Pump:
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), START)
         match json.loads(line or b"{}"):
-            case {"ready": True}:
-                return _Pump(process, socket, private)
+            case {"ready": True, "token": str(token)}:
+                return _Pump(process, socket, private, token)
             case {"error": {"type": kind, "message": message}}:
                 raise OrganismError(f"{kind}: {message}")
         raise OrganismError("the pump ended before the organism had started")

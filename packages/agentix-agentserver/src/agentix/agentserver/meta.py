@@ -1,21 +1,44 @@
 """Meta queries: what callers may ask the organism about its listeners."""
 
+from typing import Literal
+
 from lxml import etree
 from lxml.etree import _Element as Element
 
 from agentix.agentserver.core import META_NAMESPACE
 from agentix.agentserver.principal import Principal
 from agentix.agentserver.registry import Listener, Registry
-from agentix.agentserver.spec import Allowed, MetaSpec
+from agentix.agentserver.spec import MetaSpec
 
-__all__ = ["Meta", "allowed_listeners"]
+__all__ = ["Meta", "Subject", "allowed_listeners", "may_ask"]
 
 NAMESPACE = f"{{{META_NAMESPACE}}}"
+
+Subject = Literal["schema", "example", "prompt"]
+"""What may be asked about a listener."""
 
 
 def allowed_listeners(registry: Registry, principal: Principal) -> list[Listener]:
     """Gives the listeners that a principal may call."""
     return [listener for listener in registry if principal.may_send(listener.root)]
+
+
+def may_ask(spec: MetaSpec, principal: Principal, subject: Subject) -> bool:
+    """Tells whether a principal may ask for the schema, example or prompt of a listener."""
+    match subject:
+        case "schema":
+            allowed = spec.allow_schema_requests
+        case "example":
+            allowed = spec.allow_example_requests
+        case "prompt":
+            allowed = spec.allow_prompt_requests
+    return _answers(spec, principal) and (
+        allowed == "authenticated" or (allowed == "admin" and principal.admin)
+    )
+
+
+def _answers(spec: MetaSpec, principal: Principal) -> bool:
+    return spec.enabled and (spec.allow_remote or not principal.remote)
 
 
 class Meta:
@@ -32,17 +55,17 @@ class Meta:
 
     def answer(self, principal: Principal, query: Element) -> Element | None:
         """Gives the answer to a query, or nothing where there is none for this principal."""
-        if not self._spec.enabled or (principal.remote and not self._spec.allow_remote):
+        if not _answers(self._spec, principal):
             return None
         match str(query.tag).removeprefix(NAMESPACE):
             case "list-capabilities":
                 return self._list(principal) if self._spec.allow_list_capabilities else None
             case "request-schema":
-                return self._about(principal, query, "schema", self._spec.allow_schema_requests)
+                return self._about(principal, query, "schema")
             case "request-example":
-                return self._about(principal, query, "example", self._spec.allow_example_requests)
+                return self._about(principal, query, "example")
             case "request-prompt":
-                return self._about(principal, query, "prompt", self._spec.allow_prompt_requests)
+                return self._about(principal, query, "prompt")
         return None
 
     def _list(self, principal: Principal) -> Element:
@@ -51,10 +74,8 @@ class Meta:
             _element("capability", listener.name, answer)
         return answer
 
-    def _about(
-        self, principal: Principal, query: Element, subject: str, allowed: Allowed
-    ) -> Element | None:
-        if allowed == "none" or (allowed == "admin" and not principal.admin):
+    def _about(self, principal: Principal, query: Element, subject: Subject) -> Element | None:
+        if not may_ask(self._spec, principal, subject):
             return None
         listener = self._registry.get(query.findtext(f"{NAMESPACE}capability") or "")
         if listener is None or not principal.may_send(listener.root):
@@ -68,7 +89,7 @@ class Meta:
         return answer
 
 
-def _text(listener: Listener, subject: str) -> str | None:
+def _text(listener: Listener, subject: Subject) -> str | None:
     codec = listener.codecs[0]
     if codec is None:
         return None

@@ -24,7 +24,7 @@ from agentix.agentserver.errors import AgentServerError
 from agentix.agentserver.reasons import reasons
 from agentix.agentserver.yaml_file import read_yaml
 
-__all__ = ["User", "Users", "UsersError", "new_secret", "read_users"]
+__all__ = ["User", "UserName", "Users", "UsersError", "new_secret", "read_users"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,7 @@ class User(BaseModel):
 
 
 UserName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
+"""The name of a user: an XML name without a dot, so that it is no other organism's."""
 
 
 class _File(BaseModel):

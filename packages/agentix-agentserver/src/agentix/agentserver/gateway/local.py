@@ -1,10 +1,12 @@
-"""The local gateway: an organism for one program of this machine, over a Unix socket.
+"""The local gateway: an organism for the programs of this machine, over a Unix socket.
 
     agentserver-pump ORGANISM.yaml SOCKET
 
 A connection carries one request, a line of JSON, and its answer: lines `{"item": ...}`, then
-`{"end": true}` or `{"error": {"type": ..., "message": ...}}`. The program ends when its standard
-input does, so that it never outlives who started it.
+`{"end": true}` or `{"error": {"type": ..., "message": ...}}`. A request has a token, which says
+whose it is. Whoever started the program gets the first one, of the principal `agentix`, on the
+program's standard output, and has others made for other principals. The program ends when its
+standard input does, so that it never outlives who started it.
 """
 
 import argparse
@@ -19,10 +21,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentix.agentserver.errors import AgentServerError
+from agentix.agentserver.capability import Capability
 from agentix.agentserver.events import Event
+from agentix.agentserver.gateway.requests import (
+    Call,
+    Catalog,
+    Describe,
+    Grant,
+    History,
+    Info,
+    Listen,
+    OwnersRequest,
+    Post,
+    Privileged,
+    Request,
+    RequestError,
+    Revoke,
+    Threads,
+    read_request,
+)
 from agentix.agentserver.gateway.service import Service, open_gateways
-from agentix.agentserver.organism import Organism, wrap
+from agentix.agentserver.gateway.tokens import TokenError, Tokens
+from agentix.agentserver.meta import Subject, may_ask
+from agentix.agentserver.names import RESERVED
+from agentix.agentserver.organism import Organism, ThreadInfo, wrap
 from agentix.agentserver.principal import Principal
 from agentix.agentserver.privileged import PrivilegedError
 from agentix.agentserver.xml.envelope import open_envelope
@@ -33,8 +55,8 @@ __all__ = ["LocalGateway", "main"]
 
 logger = logging.getLogger(__name__)
 
-PRINCIPAL = Principal("agentix", admin=True)
-"""Who the program is to the organism; it never says so itself."""
+OWNER = Principal("agentix", admin=True)
+"""Whoever started the program; it sees everything."""
 
 REQUEST_BYTES = 64 << 20
 """Bytes of the longest request."""
@@ -43,21 +65,21 @@ GRACE = 10.0
 """Seconds that what is under way may take at the end."""
 
 
-class RequestError(AgentServerError, ValueError):
-    """A request is not one that this gateway knows."""
-
-
 class LocalGateway:
-    """Answers the requests of one program.
+    """Answers the requests of programs.
 
     Args:
         organism: The organism, which runs.
         service: Its other gateways.
+        tokens: The tokens that are good, its owner's among them.
+        socket: Where it is reached.
     """
 
-    def __init__(self, organism: Organism, service: Service) -> None:
+    def __init__(self, organism: Organism, service: Service, tokens: Tokens, socket: Path) -> None:
         self._organism = organism
         self._service = service
+        self._tokens = tokens
+        self._socket = socket
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection: its request, to the end of the answer or of the connection."""
@@ -75,19 +97,30 @@ class LocalGateway:
         line = await reader.readline()
         if not line:
             return
-        sending = asyncio.create_task(self._send(line, writer))
+        try:
+            request = read_request(line)
+            grant = self._tokens.find(request.token)
+        except AgentixError as error:
+            writer.write(_line({"error": _error(error)}))
+            return
+        sending = asyncio.create_task(self._send(request, grant.principal, writer))
         leaving = asyncio.create_task(reader.read(1))
+        revoked = asyncio.create_task(grant.revoked.wait())
         try:
-            # A client that goes takes its request with it.
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            # A client that goes takes its request with it, and so does a token that ends.
+            await asyncio.wait({sending, leaving, revoked}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, leaving):
+            for task in (sending, leaving, revoked):
                 task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+            await asyncio.gather(sending, leaving, revoked, return_exceptions=True)
+        if sending.cancelled() and grant.revoked.is_set():
+            writer.write(_line({"error": _error(TokenError("the token was revoked"))}))
 
-    async def _send(self, line: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _send(
+        self, request: Request, principal: Principal, writer: asyncio.StreamWriter
+    ) -> None:
         try:
-            async with aclosing(self._answer(json.loads(line))) as items:
+            async with aclosing(self._answer(request, principal)) as items:
                 async for item in items:
                     writer.write(_line({"item": item}))
                     await writer.drain()
@@ -95,38 +128,74 @@ class LocalGateway:
         except ConnectionError:
             return
         except Exception as error:
-            if not isinstance(error, AgentixError | ValueError):
+            if not isinstance(error, AgentixError):
                 logger.exception("a request failed")
             writer.write(_line({"error": _error(error)}))
         await writer.drain()
 
-    async def _answer(self, request: dict[str, Any]) -> AsyncGenerator[Any, None]:
+    async def _answer(self, request: Request, principal: Principal) -> AsyncGenerator[Any, None]:
         """Gives the items of an answer."""
-        organism = self._organism
+        organism, whose = self._organism, _whose(principal)
         match request:
-            case {"op": "info"}:
-                yield self._info()
-            case {"op": "post", "message": str(message), "thread": thread}:
-                yield asdict(await organism.post(_wrapped(message, thread), PRINCIPAL))
-            case {"op": "call", "message": str(message), "thread": thread, "seconds": seconds}:
-                envelope = _wrapped(message, thread)
-                for reply in await organism.call(envelope, PRINCIPAL, timeout=float(seconds)):
+            case OwnersRequest() if principal is not OWNER:
+                raise TokenError(f"{request.op!r} is for {OWNER.name} alone, who gave the token")
+            case Post(message=message, thread=thread):
+                envelope = wrap(message, principal.name, thread)
+                yield asdict(await organism.post(envelope, principal))
+            case Call(message=message, thread=thread, seconds=seconds):
+                envelope = wrap(message, principal.name, thread)
+                for reply in await organism.call(envelope, principal, timeout=seconds):
                     yield _message(reply)
-            case {"op": "listen", "thread": thread, "after_seq": int(after_seq)}:
-                async for event in organism.listen(thread, after_seq):
+            case Listen(thread=thread, after_seq=after_seq):
+                async for event in organism.listen(thread, after_seq, whose):
                     yield _event(event)
-            case {"op": "history", "thread": str(thread)}:
-                async for event in organism.history(thread):
+            case History(thread=thread):
+                async for event in organism.history(thread, whose):
                     yield _message(event.xml)
-            case {"op": "threads"}:
-                for thread in organism.threads():
-                    yield asdict(thread)
-            case {"op": "describe", "capability": str(name)}:
-                yield self._describe(name)
-            case {"op": "privileged", "signed": str(signed)}:
+            case Threads():
+                for each in self._threads(whose):
+                    yield asdict(each)
+            case Describe(capability=name):
+                yield self._describe(name, principal)
+            case Catalog():
+                for found in organism.catalog(principal):
+                    yield self._shown(found, principal)
+            case Info():
+                yield self._info()
+            case Grant():
+                yield self._grant(request)
+            case Revoke(principal=name):
+                self._revoke(name)
+                yield None
+            case Privileged(signed=signed):
                 yield await self._privileged(signed)
-            case _:
-                raise RequestError(f"no such request: {str(request)[:200]}")
+
+    def _threads(self, whose: Principal | None) -> list[ThreadInfo]:
+        """Gives all threads; of a principal its own alone, and not those of listeners below."""
+        threads = self._organism.threads()
+        return [each for each in threads if whose is None or each.path == (whose.name,)]
+
+    def _describe(self, name: str, principal: Principal) -> dict[str, str]:
+        for found in self._organism.catalog(principal):
+            if found.name == name:
+                return self._shown(found, principal)
+        raise RequestError(f"there is no listener {name!r}: ask for the catalog")
+
+    def _shown(self, capability: Capability, principal: Principal) -> dict[str, str]:
+        """Gives a listener, as far as the settings of meta queries allow the principal."""
+        meta = self._organism.spec.meta
+
+        def allowed(subject: Subject) -> bool:
+            return principal is OWNER or may_ask(meta, principal, subject)
+
+        return {
+            "name": capability.name,
+            "description": capability.description,
+            "root_tag": capability.root_tag,
+            "xsd": capability.xsd.decode() if allowed("schema") else "",
+            "example": capability.example if allowed("example") else "",
+            "prompt": capability.prompt if allowed("prompt") else "",
+        }
 
     def _info(self) -> dict[str, Any]:
         status = self._organism.status()
@@ -135,21 +204,32 @@ class LocalGateway:
             "listeners": [each.name for each in self._organism.catalog()],
             "addresses": list(self._service.addresses),
             "isolation": [str(line) for line in status["isolation"]],
+            "socket": str(self._socket),
         }
 
-    def _describe(self, name: str) -> dict[str, str]:
-        try:
-            found = self._organism.describe(name)
-        except KeyError as error:
-            raise RequestError(f"there is no listener {name!r}") from error
-        return {
-            "name": found.name,
-            "description": found.description,
-            "root_tag": found.root_tag,
-            "xsd": found.xsd.decode(),
-            "example": found.example,
-            "prompt": found.prompt,
-        }
+    def _grant(self, request: Grant) -> str:
+        name = request.principal
+        if (reason := self._taken(name)) is not None:
+            raise TokenError(f"no token for {name!r}, {reason}: choose another name")
+        roots = None if request.roots is None else frozenset(request.roots)
+        return self._tokens.grant(Principal(name, roots))
+
+    def _taken(self, name: str) -> str | None:
+        """Tells why a principal may not have a name; another's messages would look like its."""
+        first = {each.name.partition(".")[0].lower() for each in self._organism.catalog()}
+        if name == OWNER.name:
+            return "who is whoever started the organism"
+        if name.lower() in RESERVED:
+            return "which is reserved for the pump"
+        if name.lower() in first:
+            return "with which the name of a listener begins"
+        if name in self._service.users:
+            return "who is a user of the WebSocket gateway"
+        return None
+
+    def _revoke(self, name: str) -> None:
+        if name == OWNER.name or not self._tokens.revoke(name):
+            raise TokenError(f"{name!r} has no token that could be revoked")
 
     async def _privileged(self, signed: str) -> str:
         if self._service.oob is None:
@@ -157,8 +237,9 @@ class LocalGateway:
         return await self._service.oob.privileged(signed.encode())
 
 
-def _wrapped(payload: str, thread: str | None) -> bytes:
-    return wrap(payload, PRINCIPAL.name, thread)
+def _whose(principal: Principal) -> Principal | None:
+    """Gives whose events and threads a principal may see: its own, or everybody's."""
+    return None if principal is OWNER else principal
 
 
 def _message(xml: bytes) -> dict[str, Any]:
@@ -188,7 +269,8 @@ async def serve(path: Path, socket: Path) -> None:
     """Runs an organism until standard input ends, or a privileged message ends it."""
     async with Organism.from_yaml(path) as organism:
         async with open_gateways(organism) as service:
-            gateway = LocalGateway(organism, service)
+            tokens = Tokens()
+            gateway = LocalGateway(organism, service, tokens, socket)
             before = os.umask(0o177)
             try:
                 server = await asyncio.start_unix_server(
@@ -197,7 +279,7 @@ async def serve(path: Path, socket: Path) -> None:
             finally:
                 os.umask(before)
             async with server:
-                print(json.dumps({"ready": True}), flush=True)
+                print(json.dumps({"ready": True, "token": tokens.grant(OWNER)}), flush=True)
                 leaving = asyncio.create_task(_end_of_input())
                 both: set[asyncio.Future[Any]] = {leaving, service.ended}
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
