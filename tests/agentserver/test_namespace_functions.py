@@ -256,8 +256,30 @@ def test_function_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
         ("my_namespace.missing", {}, RegistrationError, "there are closed, count"),
         ("other.run", {}, RegistrationError, "the runtime has no namespace other"),
         ("my_namespace.open_ended", {}, RegistrationError, "'words' is open-ended"),
-        ("my_namespace.run", {"token_file": None}, FunctionFailedError, "with status 401"),
-        ("my_namespace.run", {"url": "http://127.0.0.1:9"}, FunctionFailedError, "no runtime"),
+        (
+            "my_namespace.run",
+            {"token_file": None},
+            FunctionFailedError,
+            r"refuses the token that it is given: set runtime\.token_file",
+        ),
+        (
+            "my_namespace.run",
+            {"token_file": "missing"},
+            FunctionFailedError,
+            r"no token can be read from runtime\.token_file, missing: .*No such file",
+        ),
+        (
+            "my_namespace.run",
+            {"token_file": None, "token_variable": "NO_SUCH_TOKEN"},
+            FunctionFailedError,
+            "NO_SUCH_TOKEN: set it where the organism is started",
+        ),
+        (
+            "my_namespace.run",
+            {"url": "http://127.0.0.1:9"},
+            FunctionFailedError,
+            r"no runtime answers at http://127\.0\.0\.1:9 \(.*\): start it, or set runtime\.url",
+        ),
     ],
 )
 async def test_function_that_can_not_be_had_keeps_the_organism_from_starting(

@@ -62,10 +62,11 @@ class Functions:
         if token := _token(spec, directory):
             self._headers["Authorization"] = f"Bearer {token}"
         self._session: aiohttp.ClientSession | None = None
+        self._url = spec.url or _own_runtime(os.environ)
         self._base = ""
 
     async def __aenter__(self) -> Self:
-        url = self._spec.url or _own_runtime(os.environ)
+        url = self._url
         unix = url.startswith("unix:")
         self._base = "http://runtime" if unix else url.rstrip("/")
         path = "/" + url.removeprefix("unix:").lstrip("/")
@@ -117,14 +118,27 @@ class Functions:
         assert self._session is not None, "the functions are not open"
         try:
             async with self._session.get(f"{self._base}/namespaces?schemas=1") as response:
+                if response.status in (401, 403):
+                    raise FunctionFailedError(
+                        f"the runtime at {self._url} refuses the token that it is given: "
+                        "set runtime.token_file or runtime.token_variable"
+                    )
                 if response.status != 200:
-                    raise FunctionFailedError(f"the runtime answers with status {response.status}")
+                    raise FunctionFailedError(
+                        f"what answers at {self._url}, with status {response.status}, is no "
+                        "runtime that is well: set runtime.url, or see the runtime's log"
+                    )
                 found = await response.json()
                 return {each["manifest"]["package"]: each for each in found["namespaces"]}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise FunctionFailedError(f"no runtime answers: {error}") from error
+            raise FunctionFailedError(
+                f"no runtime answers at {self._url} ({error}): start it, or set runtime.url"
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
-            raise FunctionFailedError("the runtime describes its namespaces wrongly") from error
+            raise FunctionFailedError(
+                f"what answers at {self._url} does not describe namespaces as a runtime does: "
+                "set runtime.url"
+            ) from error
 
     def _function(self, name: str, described: Mapping[str, Any]) -> _Function:
         package, _, method = name.rpartition(".")
@@ -241,9 +255,17 @@ def _token(spec: RuntimeSpec, directory: Path) -> str | None:
         try:
             return (directory / spec.token_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise FunctionFailedError(f"no token can be read from {spec.token_file}") from error
+            raise FunctionFailedError(
+                f"no token can be read from runtime.token_file, {spec.token_file}: {error}"
+            ) from error
     if spec.token_variable is not None:
-        return os.environ.get(spec.token_variable)
+        try:
+            return os.environ[spec.token_variable]
+        except KeyError:
+            raise FunctionFailedError(
+                f"no token is in the variable of runtime.token_variable, {spec.token_variable}: "
+                "set it where the organism is started"
+            ) from None
     return None
 
 
