@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 from agentix.agentserver import wrap
-from tests.agentserver.conftest import FIXTURE
+from agentix.agentserver.gateway.local import OWNER, LocalGateway
+from agentix.agentserver.gateway.service import Service
+from agentix.agentserver.gateway.tokens import Tokens
+from agentix.agentserver.users import User, Users, new_secret
+from tests.agentserver.conftest import FIXTURE, Start
 from tests.agentserver.messages import INVALID, MALFORMED, T, add, egress, huh
 
 ADD = "<calculator.add.addpayload><a>7</a><b>35</b></calculator.add.addpayload>"
@@ -242,6 +246,19 @@ async def test_name_that_is_no_name_is_refused(pump: Pump) -> None:
     for name in ("", "calculator.add", "remote.tools", "a b", "<a>", "a\n", "x" * 65, 5):
         (answer,) = await pump.ask(op="grant", principal=name)
         assert answer["error"]["message"].startswith("no request: grant.principal: ")
+
+
+async def test_name_of_a_user_is_refused(start: Start, tmp_path: Path) -> None:
+    users = Users({"ada": User(totp_secret=new_secret())})
+    service = Service((), None, asyncio.get_running_loop().create_future(), users)
+    tokens = Tokens()
+    owner = tokens.grant(OWNER)
+    gateway = LocalGateway(await start(), service, tokens, tmp_path / "pump.sock")
+    async with await asyncio.start_unix_server(gateway.connected, tmp_path / "pump.sock"):
+        request = {"op": "grant", "principal": "ada", "token": owner}
+        (answer,) = await ask(tmp_path / "pump.sock", json.dumps(request).encode())
+    reason = "no token for 'ada', who is a user of the WebSocket gateway: choose another name"
+    assert answer["error"] == {"type": "TokenError", "message": reason}
 
 
 async def test_revoked_token_is_good_for_nothing(pump: Pump) -> None:
