@@ -17,6 +17,8 @@ ADD = {
     "handler": "contract_handlers.add_handler",
     "description": "Adds.",
 }
+INF, NAN = yaml.safe_load("[.inf, .nan]")
+FINITE = "a number is needed here that is neither infinite nor .nan"
 
 
 def spec_of(name: str, **changes: Any) -> ListenerSpec:
@@ -124,6 +126,23 @@ async def test_a_name_is_given_once(start: Start) -> None:
         ({"isolation": "none"}, "isolation"),
         ({"oob": {"bind": "0.0.0.0"}}, "oob.bind"),
         ({"limits": {"handler_seconds": 0}}, "limits.handler_seconds"),
+        ({"limits": {"handler_seconds": INF}}, f"limits.handler_seconds: {FINITE}"),
+        ({"limits": {"handler_seconds": NAN}}, f"limits.handler_seconds: {FINITE}"),
+        ({"limits": {"iterations": INF}}, f"limits.iterations: {FINITE}"),
+        ({"workers": {"idle_seconds": INF}}, f"workers.idle_seconds: {FINITE}"),
+        ({"runtime": {"timeout_seconds": NAN}}, f"runtime.timeout_seconds: {FINITE}"),
+        (
+            {"organism": {"name": "x", "authentication_seconds": INF}},
+            f"organism.authentication_seconds: {FINITE}",
+        ),
+        (
+            {"listeners": [ADD | {"name": "a", "handler_seconds": NAN}]},
+            f"listeners.0.handler_seconds: {FINITE}",
+        ),
+        (
+            {"llm": [{"base_url": "http://x", "model": "m", "temperature": INF}]},
+            f"llm.0.temperature: {FINITE}",
+        ),
         ({"meta": {"allow_schema_requests": "everybody"}}, "meta.allow_schema_requests"),
     ],
 )

@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 __all__ = ["reasons"]
 
 WRONG_TYPES = {
+    "finite_number": "a number is needed here that is neither infinite nor .nan",
     "dict_type": "keys with values are needed here",
     "model_type": "keys with values are needed here, such as `name: library`",
     "string_type": "a text is needed here; put quotes around what YAML takes for something else",

@@ -128,7 +128,7 @@ Allowed = Literal["admin", "authenticated", "none"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TlsSpec(_Section):
