@@ -1,10 +1,12 @@
 """AgentServer's pages, followed as a reader does."""
 
+import asyncio
 import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from agentix.agentserver.spec import OrganismSpec
 from agentix.local.bundle import make_namespace_bundle, make_runtime_bundle
 from agentix.version import VERSION
 from agentix_namespaces import agentserver
+from tests.agentserver.llm_server import serving_llm
 from tests.docs.blocks import read_blocks
 from tests.docs.workbench import Workbench
 
@@ -34,6 +37,20 @@ def test_gateways_do_what_the_page_shows(tmp_path: Path) -> None:
     finally:
         with suppress(FileNotFoundError, ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+async def test_model_of_the_page_answers(tmp_path: Path) -> None:
+    call = "<calculator.add.addpayload><a>7</a><b>35</b></calculator.add.addpayload>"
+    async with serving_llm() as model:
+        model.say(f"I shall ask.\n{call}", "<answer>It is 42.</answer>")
+        blocks = [
+            replace(each, text=each.text.replace("http://127.0.0.1:11434/v1", model.base_url))
+            for each in read_blocks(PAGES / "models.md")
+        ]
+        bench = Workbench(tmp_path, environment={"MODEL_KEY": "sk-page"})
+        await asyncio.to_thread(bench.follow, blocks)
+    assert model.keys == ["Bearer sk-page"] * 2
+    assert "<question>What is 7 + 35?</question>" in model.requests[0]["messages"][2]["content"]
 
 
 def test_files_of_the_pages_are_right(tmp_path: Path) -> None:
