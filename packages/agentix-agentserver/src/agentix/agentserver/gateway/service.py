@@ -74,8 +74,7 @@ async def open_gateways(organism: Organism) -> AsyncIterator[Service]:
     async with AsyncExitStack() as resources:
         ended: asyncio.Future[Shutdown] = asyncio.get_running_loop().create_future()
         addresses = []
-        users = _users(organism)
-        if (wss := _wss_gateway(organism, users)) is not None:
+        if (wss := _wss_gateway(organism)) is not None:
             section = organism.spec.organism
             port = await resources.enter_async_context(wss.serve(section.bind, section.port))
             addresses.append(f"wss://{_host(section.bind)}:{port}")
@@ -83,6 +82,7 @@ async def open_gateways(organism: Organism) -> AsyncIterator[Service]:
         if organism.spec.oob.enabled:
             oob = await _oob_channel(organism, ended, resources)
             addresses.append(await _open_oob(organism, oob, resources))
+        users = Users({}) if wss is None else wss.users
         yield Service(tuple(addresses), oob, ended, users)
 
 
@@ -94,26 +94,19 @@ def check_gateways(organism: Organism) -> None:
         IdentityError: A key is missing, malformed, or open to others.
         UsersError: The users can not be read.
     """
-    _wss_gateway(organism, _users(organism))
+    _wss_gateway(organism)
     if organism.spec.oob.enabled:
         own_identity(organism)
 
 
-def _users(organism: Organism) -> Users:
-    """Reads who may log in: nobody where there is no gateway for it."""
-    section = organism.spec.organism
-    if section.tls is None or section.users is None:
-        return Users({})
-    return read_users(organism.directory / section.users)
-
-
-def _wss_gateway(organism: Organism, users: Users) -> WssGateway | None:
+def _wss_gateway(organism: Organism) -> WssGateway | None:
     """Makes the WebSocket gateway, where there is a certificate for it."""
     section, directory = organism.spec.organism, organism.directory
     if section.tls is None:
         return None
     cert = directory / section.tls.cert
     tls = server_context(cert, directory / section.tls.key)
+    users = Users({}) if section.users is None else read_users(directory / section.users)
     federation = None
     if section.identity is not None:
         federation = Federation(organism, own_identity(organism), _der(cert))

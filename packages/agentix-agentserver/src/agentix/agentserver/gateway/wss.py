@@ -110,7 +110,8 @@ class WssGateway:
     ) -> None:
         self._federation = federation
         self._organism = organism
-        self._users = users
+        self.users = users
+        """Who may log in."""
         self._tls = tls
         self._settings = settings or WssSettings()
         self._open: set[web.WebSocketResponse] = set()
@@ -193,7 +194,7 @@ class WssGateway:
         if not code:
             await refuse(socket, MISSING_CODE)
             return
-        user = self._users.authenticate(name, code)
+        user = self.users.authenticate(name, code)
         if user is None:
             self._organism.security(name, "a login was refused")
             await refuse(socket, INVALID_CODE)
