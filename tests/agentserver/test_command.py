@@ -17,6 +17,7 @@ import yaml
 
 from agentix.agentserver.command import main
 from agentix.agentserver.identity import Identity
+from agentix.agentserver.users import new_secret
 from tests.agentserver.certificates import make_certificate
 from tests.agentserver.conftest import FIXTURE
 
@@ -189,6 +190,9 @@ def test_check_reads_what_gateways_need(here: Path, call: Call) -> None:
     refuses("no certificate and key at")
     make_certificate(here)
     refuses("no users at")
+    for name in ("researcher", "core"):
+        (here / "users.yaml").write_text(f"users: {{{name}: {{totp_secret: {new_secret()}}}}}")
+        refuses(f"user {name!r} has the name of a listener, or of the pump: rename it")
     (here / "users.yaml").write_text("users: {}")
     refuses(f"{here / 'identity'}")
     (here / "identity").unlink()

@@ -19,6 +19,7 @@ from agentix.agentserver.gateway.local import OWNER, LocalGateway
 from agentix.agentserver.gateway.service import Service
 from agentix.agentserver.gateway.tokens import Tokens
 from agentix.agentserver.users import User, Users, new_secret
+from tests.agentserver.certificates import make_certificate
 from tests.agentserver.conftest import FIXTURE, Start
 from tests.agentserver.messages import INVALID, MALFORMED, T, add, egress, huh
 
@@ -337,17 +338,34 @@ async def events(pump: Pump, token: str) -> AsyncIterator[dict[str, Any]]:
             yield event
 
 
-async def test_organism_that_can_not_start_is_told(tmp_path: Path) -> None:
-    (tmp_path / "organism.yaml").write_text("organism: {}")
+async def refusal(home: Path) -> Any:
+    """Starts the program where it can not run the organism, and gives what it says."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "agentix.agentserver.gateway.local"),
-        *(str(tmp_path / "organism.yaml"), str(tmp_path / "pump.sock")),
+        *(str(home / "organism.yaml"), str(home / "pump.sock")),
         stdin=PIPE,
         stdout=PIPE,
     )
     output, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 2
-    told = json.loads(output)["error"]
+    return json.loads(output)["error"]
+
+
+async def test_organism_that_can_not_start_is_told(tmp_path: Path) -> None:
+    (tmp_path / "organism.yaml").write_text("organism: {}")
+    told = await refusal(tmp_path)
     assert told["type"] == "SpecError"
     assert "organism.name: Field required" in told["message"]
+
+
+async def test_user_with_the_owners_name_is_refused(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    users = {"users": {"agentix": {"totp_secret": new_secret()}}}
+    (tmp_path / "users.yaml").write_text(json.dumps(users))
+    tls = {"cert": "cert.pem", "key": "key.pem"}
+    section = {"name": "page", "port": 0, "tls": tls, "users": "users.yaml"}
+    (tmp_path / "organism.yaml").write_text(json.dumps({"organism": section}))
+    told = await refusal(tmp_path)
+    message = "user 'agentix' has the name of the owner: rename it"
+    assert told == {"type": "UsersError", "message": message}

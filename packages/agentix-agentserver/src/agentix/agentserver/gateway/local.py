@@ -47,6 +47,7 @@ from agentix.agentserver.names import RESERVED
 from agentix.agentserver.organism import Organism, ThreadInfo, wrap
 from agentix.agentserver.principal import Principal
 from agentix.agentserver.privileged import PrivilegedError
+from agentix.agentserver.users import UsersError
 from agentix.agentserver.xml.envelope import open_envelope
 from agentix.agentserver.xml.limits import Limits
 from agentix.errors import AgentixError
@@ -269,6 +270,8 @@ async def serve(path: Path, socket: Path) -> None:
     """Runs an organism until standard input ends, or a privileged message ends it."""
     async with Organism.from_yaml(path) as organism:
         async with open_gateways(organism) as service:
+            if OWNER.name in service.users:
+                raise UsersError(f"user {OWNER.name!r} has the name of the owner: rename it")
             tokens = Tokens()
             gateway = LocalGateway(organism, service, tokens, socket)
             before = os.umask(0o177)

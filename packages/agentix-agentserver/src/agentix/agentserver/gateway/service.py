@@ -12,10 +12,11 @@ from agentix.agentserver.gateway.federation import Federation
 from agentix.agentserver.gateway.oob import OobChannel
 from agentix.agentserver.gateway.wss import WssGateway, WssSettings, server_context
 from agentix.agentserver.identity import TrustedKey
+from agentix.agentserver.names import RESERVED
 from agentix.agentserver.organism import Organism
 from agentix.agentserver.privileged import PrivilegedGate, Shutdown
 from agentix.agentserver.spec import GatewaySpec
-from agentix.agentserver.users import Users, read_users
+from agentix.agentserver.users import Users, UsersError, read_users
 
 __all__ = ["Service", "check_gateways", "open_gateways"]
 
@@ -69,7 +70,7 @@ async def open_gateways(organism: Organism) -> AsyncIterator[Service]:
     Raises:
         GatewayError: An address can not be listened at, or the certificate can not be used.
         IdentityError: The organism's key is missing, or open to others.
-        UsersError: The users can not be read.
+        UsersError: The users can not be read, or one has a name that is taken.
     """
     async with AsyncExitStack() as resources:
         ended: asyncio.Future[Shutdown] = asyncio.get_running_loop().create_future()
@@ -92,7 +93,7 @@ def check_gateways(organism: Organism) -> None:
     Raises:
         GatewayError: The certificate can not be used.
         IdentityError: A key is missing, malformed, or open to others.
-        UsersError: The users can not be read.
+        UsersError: The users can not be read, or one has a name that is taken.
     """
     _wss_gateway(organism)
     if organism.spec.oob.enabled:
@@ -106,7 +107,9 @@ def _wss_gateway(organism: Organism) -> WssGateway | None:
         return None
     cert = directory / section.tls.cert
     tls = server_context(cert, directory / section.tls.key)
-    users = Users({}) if section.users is None else read_users(directory / section.users)
+    users = Users({})
+    if section.users is not None:
+        users = _own_names(read_users(directory / section.users), organism)
     federation = None
     if section.identity is not None:
         federation = Federation(organism, own_identity(organism), _der(cert))
@@ -119,6 +122,18 @@ def _wss_gateway(organism: Organism) -> WssGateway | None:
         WssSettings(authentication_seconds=section.authentication_seconds),
         federation,
     )
+
+
+def _own_names(users: Users, organism: Organism) -> Users:
+    """Refuses a user who has the name of somebody else, since the pump refuses all messages of it.
+
+    Raises:
+        UsersError: One has.
+    """
+    for name in (*RESERVED, *(each.name for each in organism.catalog())):
+        if name in users:
+            raise UsersError(f"user {name!r} has the name of a listener, or of the pump: rename it")
+    return users
 
 
 async def _oob_channel(
