@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import inspect
 from typing import Any, TypeVar, dataclass_transform
 
 __all__ = ["is_xmlified", "xmlify"]
@@ -65,7 +64,7 @@ def make_dataclass(cls: type[Any]) -> None:
             complete(cls, made, specified)
         return object.__new__(kind)
 
-    first.__signature__ = inspect.signature(made.get("__init__", cls.__init__))  # type: ignore[attr-defined]
+    first.__wrapped__ = made.get("__init__", cls.__init__)  # type: ignore[attr-defined]
     setattr(cls, "__new__", first)  # noqa: B010 - to mypy, an assignment redefines the method
 
 
