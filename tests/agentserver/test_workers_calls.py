@@ -191,6 +191,22 @@ async def test_background_tasks_stand_still_between_calls(workers: Workers) -> N
     assert second[: len(first) + 1] == ["a", "a0", "b"]
 
 
+async def test_a_worker_has_a_loop_from_the_first_step_on(workers: Workers) -> None:
+    found = await asyncio.gather(
+        *(tell(workers, source("use_loop"), "", f"l{n}") for n in range(3))
+    )
+    expected = ["task", "thread", "timer", "reader", "signal", "timeout"]
+    assert [eval(each) for each in found] == [expected] * 3
+
+
+async def test_no_socket_is_of_two_workers(workers: Workers) -> None:
+    listener = source("list_sockets")
+    found = [eval(await tell(workers, listener, "", thread)) for thread in "ABCD"]
+    sockets = [number for each in found for number in each]
+    assert [len(each) for each in found] == [3] * 4
+    assert len(set(sockets)) == len(sockets)
+
+
 async def test_two_hundred_threads_get_their_own_answers(workers: Workers) -> None:
     answers = await asyncio.gather(*(sum_of(workers, n, n, f"thread {n % 40}") for n in range(200)))
     assert answers == [f"<result>{2 * number}</result>".encode() for number in range(200)]

@@ -23,6 +23,9 @@ from agentix.agentserver.worker.report import HardeningReport, Measure
 from agentix.agentserver.worker.settings import WorkerSettings
 from agentix.agentserver.worker.zygote import Zygote
 
+WAKERS = (100, 101)
+"""Descriptors of a loop; nothing here comes to use them."""
+
 
 def make_plan(path: list[str], scratch: Path) -> Plan:
     limits = WorkerSettings()
@@ -55,7 +58,7 @@ def test_a_kernel_that_gives_no_process_ends_one_worker(
 
     monkeypatch.setattr(Zygote, "_new_process", refuse)
     pump, theirs = control
-    zygote = Zygote(theirs, make_plan([], tmp_path), Jail())
+    zygote = Zygote(theirs, make_plan([], tmp_path), Jail(), WAKERS)
     channel, far = socket.socketpair()
     output, written = os.pipe()
     with channel:
@@ -67,8 +70,6 @@ def test_a_kernel_that_gives_no_process_ends_one_worker(
         b"no process for a worker: unshare(CLONE_NEWPID): ENOSPC"
     )
     os.close(output)
-    zygote._woken.close()
-    zygote._waker.close()
 
 
 def test_readable_paths_are_no_parts_of_others_and_never_everything(tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_a_pump_that_leaves_without_listening_ends_the_zygote(
 
     monkeypatch.setattr(Zygote, "_end", end)
     pump, theirs = control
-    zygote = Zygote(theirs, make_plan([], tmp_path), Jail())
+    zygote = Zygote(theirs, make_plan([], tmp_path), Jail(), WAKERS)
     theirs.send(b"not read")
     pump.close()
     for _ in range(2):
@@ -143,5 +144,3 @@ def test_a_pump_that_leaves_without_listening_ends_the_zygote(
             zygote._obey()
     with pytest.raises(EndedError):
         zygote._tell(ENDED, 1, 0)
-    zygote._woken.close()
-    zygote._waker.close()

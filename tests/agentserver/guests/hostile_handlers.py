@@ -84,8 +84,8 @@ def _arenas() -> list[int]:
     readable = []
     for address in addresses:
         probe, reader = os.pipe()[::-1]
-        ends = (address, address + 256 * 1024 - 1)
-        if all(LIBC.write(probe, ctypes.c_void_p(end), 1) == 1 for end in ends):
+        pages = range(address, address + 256 * 1024, resource.getpagesize())
+        if all(LIBC.write(probe, ctypes.c_void_p(page), 1) == 1 for page in pages):
             readable.append(address)
         os.close(probe)
         os.close(reader)

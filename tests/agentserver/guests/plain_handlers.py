@@ -3,6 +3,8 @@
 import asyncio
 import ctypes
 import os
+import signal
+import stat
 import sys
 
 from agentix.agentserver.metadata import HandlerMetadata
@@ -127,6 +129,50 @@ async def wait_in_background(payload: Text, metadata: HandlerMetadata) -> bytes:
         await asyncio.sleep(0)
     assert not task.done()
     return repr(waits).encode()
+
+
+async def use_loop(payload: Text, metadata: HandlerMetadata) -> bytes:
+    """Does what a handler may do with its loop, the first thing before it has waited."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    child = asyncio.create_task(asyncio.sleep(0, "task"))
+    found = [await child, await asyncio.to_thread(str, "thread")]
+    woken = loop.create_future()
+    loop.call_later(0.01, woken.set_result, "timer")
+    found.append(await woken)
+    reader, writer = os.pipe()
+    readable = asyncio.Event()
+    loop.add_reader(reader, readable.set)
+    os.write(writer, b"x")
+    await readable.wait()
+    loop.remove_reader(reader)
+    found.append("reader")
+    caught = asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, caught.set)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await caught.wait()
+    found.append("signal")
+    try:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(60)
+    except TimeoutError:
+        found.append("timeout")
+    assert asyncio.current_task() is task
+    assert asyncio.get_running_loop() is loop
+    return repr(found).encode()
+
+
+async def list_sockets(payload: Text, metadata: HandlerMetadata) -> bytes:
+    """Answers which sockets this process has, by their numbers in the kernel."""
+    found = []
+    for descriptor in range(64):
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            found.append(status.st_ino)
+    return repr(found).encode()
 
 
 def synchronous(payload: AddPayload, metadata: HandlerMetadata) -> bytes:

@@ -47,15 +47,14 @@ class Entry:
 
 
 def load(order: Order) -> Entry:
-    """Imports the code of a listener.
+    """Imports the code of a listener, which `describe` has held against the contract before.
 
     Raises:
-        RegistrationError: It can not be imported or does not fit; the message names the path.
+        RegistrationError: It can not be imported; the message names the path.
     """
     from agentix.agentserver.payload.construct import record_builder
 
     handler = _import_path(order.handler)
-    _check_handler(order.handler, handler)
     classes = [_import_class(path) for path in order.payload_classes]
     return Entry(
         handler=handler,
@@ -69,7 +68,8 @@ def describe(order: Order) -> list[dict[str, Any]]:
     """Imports the code of a listener, and describes its payload classes as plain data.
 
     Raises:
-        RegistrationError: As `load` does, or a class has a field that no schema can express.
+        RegistrationError: It can not be imported or does not fit the contract, or a class has a
+            field that no schema can express; the message names the path.
     """
     from agentix.agentserver.payload.describe import describe_record
     from agentix.agentserver.payload.kinds import to_data

@@ -83,8 +83,6 @@ class Jail:
     """The zygote has its rights from a user namespace, in which there is one user."""
     own_root: bool = False
     """The root holds only what workers may read."""
-    bounded_processes: bool = False
-    """The kernel counts the processes of each worker; a worker finds out for itself."""
     first_user: int = 0
     """The first of the user ids of workers; 0 where they stay with the zygote's."""
     no_users: str = ""

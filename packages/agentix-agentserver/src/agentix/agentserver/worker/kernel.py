@@ -6,8 +6,19 @@ import ctypes
 import errno
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 
-__all__ = ["KernelError", "call", "die_with_parent", "drop_capabilities", "system_call"]
+__all__ = [
+    "KernelError",
+    "call",
+    "die_with_parent",
+    "prepare",
+    "prepare_capabilities",
+    "prepare_death",
+    "prepare_system_call",
+    "system_call",
+]
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
@@ -38,7 +49,7 @@ NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 """Two `struct __user_cap_data_struct`, with nothing in them."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-for _function in ("capset", "mount", "prctl", "syscall", "unshare"):
+for _function in ("capset", "mount", "prctl", "setns", "syscall", "unshare"):
     getattr(LIBC, _function)  # makes it here, and not in every worker
 
 
@@ -52,14 +63,33 @@ class CapabilityHeader(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
 
+def prepare(name: str, *arguments: object, about: str = "") -> Callable[[], int]:
+    """Makes a call of a function of the C library that is little more than a call of the kernel.
+
+    What a call takes to be written down is done here, so that a worker has only to make it.
+
+    Returns:
+        What makes the call, and raises a `KernelError` where that gives an error.
+    """
+    return _prepared(getattr(LIBC, name), arguments, f"{name}({about})")
+
+
+def prepare_system_call(number: int, name: str, *arguments: object) -> Callable[[], int]:
+    """Makes a call of the kernel by number, where no function of the C library does, as `prepare`.
+
+    Returns:
+        What makes the call, and raises a `KernelError` where that gives an error.
+    """
+    return _prepared(LIBC.syscall, (number, *arguments), name)
+
+
 def call(name: str, *arguments: object, about: str = "") -> int:
     """Calls a function of the C library that is little more than a call of the kernel.
 
     Raises:
         KernelError: It gives an error.
     """
-    result: int = getattr(LIBC, name)(*map(_argument, arguments))
-    return _checked(result, f"{name}({about})")
+    return prepare(name, *arguments, about=about)()
 
 
 def system_call(number: int, name: str, *arguments: object) -> int:
@@ -68,8 +98,7 @@ def system_call(number: int, name: str, *arguments: object) -> int:
     Raises:
         KernelError: It gives an error.
     """
-    result: int = LIBC.syscall(ctypes.c_long(number), *map(_argument, arguments))
-    return _checked(result, name)
+    return prepare_system_call(number, name, *arguments)()
 
 
 def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
@@ -78,17 +107,32 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     Raises:
         KernelError: The kernel refuses it.
     """
-    call("prctl", PR_SET_PDEATHSIG, int(number), 0, 0, 0, about="PR_SET_PDEATHSIG")
+    prepare_death(number)()
 
 
-def drop_capabilities() -> None:
-    """Gives up every capability.
+def prepare_death(number: signal.Signals = signal.SIGKILL) -> Callable[[], int]:
+    """Makes the call that has the kernel signal a process when the thread that made it ends."""
+    return prepare("prctl", PR_SET_PDEATHSIG, int(number), 0, 0, 0, about="PR_SET_PDEATHSIG")
 
-    Raises:
-        KernelError: The kernel refuses it.
-    """
+
+def prepare_capabilities() -> Callable[[], int]:
+    """Makes the call that gives up every capability."""
     header = CapabilityHeader(CAPABILITY_VERSION_3, 0)
-    call("capset", ctypes.byref(header), ctypes.byref(NO_CAPABILITIES), about="none")
+    return prepare("capset", ctypes.byref(header), ctypes.byref(NO_CAPABILITIES), about="none")
+
+
+def _prepared(
+    function: Callable[..., int], arguments: tuple[object, ...], what: str
+) -> Callable[[], int]:
+    return partial(_run, function, tuple(map(_argument, arguments)), what)
+
+
+def _run(function: Callable[..., int], arguments: tuple[object, ...], what: str) -> int:
+    result = function(*arguments)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise KernelError(f"{what}: {errno.errorcode.get(code, code)}, {os.strerror(code)}")
+    return result
 
 
 def _argument(value: object) -> object:
@@ -100,10 +144,3 @@ def _argument(value: object) -> object:
             return os.fsencode(value)
         case _:
             return value
-
-
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        code = ctypes.get_errno()
-        raise KernelError(f"{what}: {errno.errorcode.get(code, code)}, {os.strerror(code)}")
-    return result

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable
 
-from agentix.agentserver.worker.kernel import KernelError, system_call
+from agentix.agentserver.worker.kernel import KernelError, prepare_system_call, system_call
 
-__all__ = ["Access", "restrict", "version"]
+__all__ = ["Access", "Ruleset", "version"]
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """These numbers are the same on all machines."""
@@ -47,33 +47,49 @@ def version() -> int:
         return 0
 
 
-def restrict(accesses: Iterable[Access]) -> None:
-    """Leaves this process only these rights on files, no TCP, and no one to signal.
+class Ruleset:
+    """What a process may open, which holds it when it takes the rules on, and its children.
+
+    It is made where there is time for it; a process that is forked then has it too.
 
     Raises:
-        KernelError: The kernel has no Landlock, or refuses a rule.
+        KernelError: The kernel has no Landlock.
     """
-    known = version()
-    files = _newest(ALL_OF_FILES, known)
-    attributes = struct.pack("=QQQ", files, _newest(TCP, known), _newest(SCOPES, known))
-    size = 24 if known >= 6 else 16 if known >= 4 else 8
-    ruleset = system_call(CREATE_RULESET, "landlock_create_ruleset", attributes, size, 0)
-    for path, rights in accesses:
-        _allow(ruleset, path, rights & files)
-    system_call(RESTRICT_SELF, "landlock_restrict_self", ruleset, 0)
-    os.close(ruleset)
 
+    def __init__(self) -> None:
+        known = version()
+        self._files = _newest(ALL_OF_FILES, known)
+        attributes = struct.pack("=QQQ", self._files, _newest(TCP, known), _newest(SCOPES, known))
+        size = 24 if known >= 6 else 16 if known >= 4 else 8
+        self._descriptor = system_call(
+            CREATE_RULESET, "landlock_create_ruleset", attributes, size, 0
+        )
 
-def _allow(ruleset: int, path: str, rights: int) -> None:
-    try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return  # what can not be opened needs no right
-    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        rights &= FOR_FILES
-    rule = struct.pack("=Qi", rights, descriptor)
-    system_call(ADD_RULE, f"landlock_add_rule({path})", ruleset, PATH_BENEATH, rule, 0)
-    os.close(descriptor)
+    def allow(self, path: str, rights: int) -> None:
+        """Adds rights on a path and all below it.
+
+        Raises:
+            KernelError: The kernel refuses the rule.
+        """
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            return  # what can not be opened needs no right
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= FOR_FILES
+        rule = struct.pack("=Qi", rights & self._files, descriptor)
+        about = f"landlock_add_rule({path})"
+        system_call(ADD_RULE, about, self._descriptor, PATH_BENEATH, rule, 0)
+        os.close(descriptor)
+
+    def prepare(self) -> Callable[[], int]:
+        """Makes the call that leaves a process only these rights, no TCP, and no one to signal."""
+        about = "landlock_restrict_self"
+        return prepare_system_call(RESTRICT_SELF, about, self._descriptor, 0)
+
+    def close(self) -> None:
+        """Lets go of the rules; whom they hold, they go on to hold."""
+        os.close(self._descriptor)
 
 
 def _newest(table: dict[int, int], known: int) -> int:

@@ -6,12 +6,12 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from agentix.agentserver.worker.kernel import PR_SET_PDEATHSIG, PR_SET_SECCOMP, KernelError, call
+from agentix.agentserver.worker.kernel import PR_SET_PDEATHSIG, PR_SET_SECCOMP, KernelError, prepare
 
-__all__ = ["CALLS", "build", "install", "worker_filter"]
+__all__ = ["CALLS", "build", "install", "prepare_filter", "worker_filter"]
 
 FILTER = 2
 ALLOW = 0x7FFF0000
@@ -134,8 +134,13 @@ def install(instructions: bytes) -> None:
     Raises:
         KernelError: The kernel has no filters.
     """
+    prepare_filter(instructions)()
+
+
+def prepare_filter(instructions: bytes) -> Callable[[], int]:
+    """Makes the call that installs a filter, for the process that calls and all that it makes."""
     pointer = ctypes.byref(Program(len(instructions) // 8, instructions))
-    call("prctl", PR_SET_SECCOMP, FILTER, pointer, 0, 0, about="PR_SET_SECCOMP")
+    return prepare("prctl", PR_SET_SECCOMP, FILTER, pointer, 0, 0, about="PR_SET_SECCOMP")
 
 
 @lru_cache(maxsize=2)

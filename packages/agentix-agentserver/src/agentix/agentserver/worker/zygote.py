@@ -15,7 +15,7 @@ is the first process: when either ends, the kernel kills every worker and all th
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import gc
 import importlib
 import json
@@ -26,18 +26,15 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
-from agentix.agentserver.worker import (
-    child,
-    hardening,
-    jail,
-    kernel,
-    seccomp,
-)
+from agentix.agentserver.worker import child, hardening, jail, kernel
 from agentix.agentserver.worker.control import BORN, ENDED, FORK, KILL, ORDER, READY, STATE
-from agentix.agentserver.worker.hardening import CHANNEL, Birth
+from agentix.agentserver.worker.hardening import PROCESSES, Birth, Harness
 from agentix.agentserver.worker.jail import Jail
+from agentix.agentserver.worker.loop import make_loop, wakers
 from agentix.agentserver.worker.plan import Plan
 from agentix.agentserver.worker.report import Measure
 
@@ -89,26 +86,29 @@ def _serve(control: socket.socket, plan: Plan, held: Jail, measures: list[Measur
     try:
         kernel.die_with_parent()
         kernel.call("prctl", kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        loop = make_loop()
         measures += jail.build(plan, held)
-        zygote = Zygote(control, plan, held)
-        _warm_up(held)
+        zygote = Zygote(control, plan, held, wakers(loop))
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         measures += zygote.rehearse()
-        gc.collect()
-        gc.freeze()
         report = [(measure.name, measure.applied, measure.detail) for measure in measures]
         control.send(STATE.pack(READY, 0, 0) + json.dumps(report).encode())
-        zygote.run()
+        loop.run_until_complete(_live(zygote, loop))
     except BaseException:
         traceback.print_exc()
     os._exit(1)
 
 
-def _warm_up(held: Jail) -> None:
-    """Does once what every worker would otherwise do in memory of its own."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    with contextlib.suppress(kernel.KernelError):
-        seccomp.worker_filter(held.process_namespaces)
+async def _live(zygote: Zygote, loop: asyncio.AbstractEventLoop) -> NoReturn:
+    """Serves the pump, and goes on as each worker, in whose loop this task then is."""
+    gc.collect()
+    gc.freeze()
+    newborn = zygote.run()
+    newborn.leave_zygote()
+    asyncio._set_running_loop(loop)  # asyncio knows the process of a running loop
+    gc.enable()
+    await child.serve(newborn.spare)
 
 
 def _kill_children() -> None:
@@ -123,6 +123,46 @@ def _kill_children() -> None:
         return
 
 
+@dataclass(frozen=True, slots=True)
+class Newborn:
+    """A worker right after its birth, with all that was made ready for it."""
+
+    harness: Harness
+    """What is to hold it."""
+    missing: frozenset[str]
+    """The measures that this machine does not allow."""
+    channel: int
+    """Its socket to the pump."""
+    output: int
+    """Its pipe to the log."""
+    wakers: Sequence[tuple[int, int]]
+    """What wakes its loop: each descriptor, and the zygote's that it takes the place of."""
+    descriptors: int
+    """What every descriptor of the zygote is below."""
+    spare: bool
+    """It has no order yet."""
+
+    def close(self) -> None:
+        """Lets go of it, in the zygote."""
+        self.harness.close()
+        for own, _ in self.wakers:
+            os.close(own)
+
+    def leave_zygote(self) -> None:
+        """Lets go of all that is the zygote's, and is held from then on.
+
+        Raises:
+            RuntimeError: It is held less than the process of the rehearsal.
+        """
+        os.setpgid(0, 0)
+        hardening.take_over(self.channel, self.output, self.wakers)
+        failures = self.harness.put_on()
+        hardening.keep_only(sorted(place for _, place in self.wakers), self.descriptors)
+        for name, reason in failures.items():
+            if name not in self.missing:
+                raise RuntimeError(f"this worker is not held as it has to be: {name}: {reason}")
+
+
 class Zygote:
     """Forks workers, and tells the pump of their ends.
 
@@ -130,77 +170,68 @@ class Zygote:
         control: The socket to the pump.
         plan: What the pump wants of every worker.
         held: What holds the zygote.
+        wakers: The descriptors that wake the loop that workers are born in.
     """
 
-    def __init__(self, control: socket.socket, plan: Plan, held: Jail) -> None:
+    def __init__(
+        self, control: socket.socket, plan: Plan, held: Jail, wakers: tuple[int, int]
+    ) -> None:
         self._control = control
         self._plan = plan
         self._held = held
+        self._wakers = wakers
         self._reach = hardening.reach(plan)
         self._missing: frozenset[str] = frozenset()
-        self._numbers: dict[int, int] = {}
         self._pids: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
         self._users: dict[int, int] = {}
         self._turn = int.from_bytes(os.urandom(2), "big")
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
+        self._poll = select.poll()
+        self._descriptors = os.sysconf("SC_OPEN_MAX")
 
     def rehearse(self) -> list[Measure]:
         """Hardens a process that then ends, to learn what this machine allows."""
         reader, writer = os.pipe()
+        harness = Harness(self._birth(0))
         pid = self._new_process()
         if pid == 0:
-            measures = hardening.harden(self._birth(0))
-            found = [(measure.name, measure.applied, measure.detail) for measure in measures]
-            os.write(writer, json.dumps(found).encode())
+            os.write(writer, json.dumps(harness.put_on()).encode())
             os._exit(0)
         os.close(writer)
-        measures = [Measure(*found) for found in json.loads(os.read(reader, 65536))]
+        failures = json.loads(os.read(reader, 65536))
         os.close(reader)
         os.waitpid(pid, 0)
+        harness.close()
         self._clean(0)
-        self._missing = frozenset(measure.name for measure in measures if not measure.applied)
-        return [self._explained(measure) for measure in measures]
+        self._missing = frozenset(failures)
+        harness = Harness(self._birth(0))
+        harness.close()
+        self._clean(0)
+        return [
+            Measure(step.name, step.name not in failures, failures.get(step.name, step.detail))
+            for step in harness.steps
+        ]
 
-    def _explained(self, measure: Measure) -> Measure:
-        if measure.name == "own user id" and not measure.applied:
-            return Measure(measure.name, False, self._held.no_users)
-        return measure
-
-    def run(self) -> NoReturn:
-        """Serves the pump until it leaves."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        poll = select.poll()
-        poll.register(self._control.fileno(), select.POLLIN)
-        poll.register(self._woken.fileno(), select.POLLIN)
+    def run(self) -> Newborn:
+        """Serves the pump until it leaves; returns in each worker, and nowhere else."""
+        self._poll.register(self._control.fileno(), select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._woken.fileno() in ready:
-                self._reap()
-            if self._control.fileno() in ready:
-                self._obey()
+            for descriptor, _ in self._poll.poll():
+                if descriptor != self._control.fileno():
+                    self._reap(descriptor)
+                elif (newborn := self._obey()) is not None:
+                    return newborn
 
-    def _reap(self) -> None:
-        """Takes note of every child that has ended."""
-        self._woken.recv(4096)
-        ended = False
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            number = self._numbers.pop(pid, None)
-            if number is not None:
-                ended = True
-                del self._pids[number]
-                self._clean(number)
-                self._tell(ENDED, number, status)
-        if ended and not self._held.process_namespaces:
+    def _reap(self, end: int) -> None:
+        """Takes note of a worker that has ended."""
+        self._poll.unregister(end)
+        os.close(end)
+        number = self._ends.pop(end)
+        _, status = os.waitpid(self._pids.pop(number), 0)
+        self._clean(number)
+        if not self._held.process_namespaces:
             self._kill_strays()
+        self._tell(ENDED, number, status)
 
     def _tell(self, what: int, number: int, status: int) -> None:
         try:
@@ -216,12 +247,17 @@ class Zygote:
 
     def _kill_strays(self) -> None:
         """Kills what ended workers have left, where there is no process namespace to end it."""
+        workers = set(self._pids.values())
         with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            for found in map(int, children.read().split()):
-                if found not in self._numbers:
-                    os.kill(found, signal.SIGKILL)
+            strays = set(map(int, children.read().split())) - workers
+        for stray in strays:
+            os.kill(stray, signal.SIGKILL)
+            os.waitpid(stray, 0)
+        if strays:
+            self._kill_strays()  # theirs are this process's now
 
-    def _obey(self) -> None:
+    def _obey(self) -> Newborn | None:
+        """Does what the pump says; gives a worker what it needs."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 2)
         except ConnectionResetError:  # the pump has left, and did not read all that we said
@@ -230,13 +266,13 @@ class Zygote:
             self._end()
         match ORDER.unpack(message):
             case (code, number) if code == FORK:
-                self._fork(number, *descriptors)
+                return self._fork(number, *descriptors)
             case (code, number) if code == KILL and number in self._pids:
                 os.kill(self._pids[number], signal.SIGKILL)
+        return None
 
     def _end(self) -> NoReturn:
         """Kills every worker and waits for it, and ends."""
-        signal.set_wakeup_fd(-1)
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
         for number, pid in self._pids.items():
@@ -244,24 +280,49 @@ class Zygote:
             self._clean(number)
         os._exit(0)
 
-    def _fork(self, number: int, channel: int, output: int) -> None:
-        birth = self._birth(number)
+    def _fork(self, number: int, channel: int, output: int) -> Newborn | None:
+        """Forks a worker, where it gives what that needs."""
+        newborn = None
         try:
+            newborn = self._make_ready(number, channel, output)
             pid = self._new_process()
         except (OSError, kernel.KernelError) as error:
             os.write(output, f"no process for a worker: {error}\n".encode())
             pid = NOBODY
         if pid == 0:
-            self._become_worker(birth, channel, output)
+            return newborn
+        if newborn is not None:
+            newborn.close()
         os.close(channel)
         os.close(output)
         self._tell(BORN, number, pid)
+        self._watch(number, pid)
+        return None
+
+    def _make_ready(self, number: int, channel: int, output: int) -> Newborn:
+        pair = socket.socketpair()
+        for end in pair:
+            end.setblocking(False)
+        return Newborn(
+            harness=Harness(self._birth(number)),
+            missing=self._missing,
+            channel=channel,
+            output=output,
+            wakers=tuple(zip((end.detach() for end in pair), self._wakers, strict=True)),
+            descriptors=self._descriptors,
+            spare=not select.select([channel], [], [], 0)[0],
+        )
+
+    def _watch(self, number: int, pid: int) -> None:
+        """Waits for the end of a worker, without standing still."""
         if pid == NOBODY:
             self._clean(number)
             self._tell(ENDED, number, FAILED)
             return
+        end = os.pidfd_open(pid)
         self._pids[number] = pid
-        self._numbers[pid] = number
+        self._ends[end] = number
+        self._poll.register(end, select.POLLIN)
 
     def _birth(self, number: int) -> Birth:
         user = 0
@@ -272,7 +333,8 @@ class Zygote:
                 self._turn += 1
             self._users[number] = user
         scratch = f"{self._plan['scratch']}/{number}"
-        return Birth(self._plan, self._held, self._reach, user, scratch)
+        bounded = PROCESSES not in self._missing
+        return Birth(self._plan, self._held, self._reach, user, scratch, bounded)
 
     def _new_process(self) -> int:
         """Forks a process that is the first of a namespace, if there are such."""
@@ -280,27 +342,3 @@ class Zygote:
             kernel.call("setns", self._held.processes, kernel.CLONE_NEWPID, about="CLONE_NEWPID")
             kernel.call("unshare", kernel.CLONE_NEWPID, about="CLONE_NEWPID")
         return os.fork()
-
-    def _become_worker(self, birth: Birth, channel: int, output: int) -> NoReturn:
-        """Lets go of all that is the zygote's, holds itself, and serves."""
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._control.detach()
-            self._woken.detach()
-            self._waker.detach()
-            hardening.keep_only(channel, output)
-            os.setpgid(0, 0)
-            self._check(hardening.harden(birth))
-            gc.enable()
-            child.serve(socket.socket(fileno=CHANNEL))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-
-    def _check(self, measures: list[Measure]) -> None:
-        """Ends a worker that is held less than the one of the rehearsal."""
-        for measure in measures:
-            if not measure.applied and measure.name not in self._missing:
-                raise RuntimeError(f"this worker is not held as it has to be: {measure}")
