@@ -88,10 +88,10 @@ def test_a21_nothing_ends_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a21_the_wrapper_of_another_process_has_another_name() -> None:
-    show = "from agentix.agentserver.xml.emission import WRAPPER; print(WRAPPER.decode())"
+    show = "from agentix.agentserver.xml.emission import WRAPPER; print(WRAPPER)"
     command = [sys.executable, "-c", show]
     others = {subprocess.check_output(command, text=True).strip() for _ in range(2)}
-    assert len(others | {emissions.WRAPPER.decode()}) == 3
+    assert len(others | {emissions.WRAPPER}) == 3
 
 
 def test_a22_comments_and_instructions_are_no_payloads_and_tails_stay_behind() -> None:

@@ -3,10 +3,12 @@
 import codecs
 
 import pytest
+from lxml import etree
+from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.xml.gate import admit
-from agentix.agentserver.xml.parser import parse_strict
+from agentix.agentserver.xml.parser import PARSERS, parse_strict
 from tests.agentserver.xml_samples import LIMITS
 
 SIZE = 1_000
@@ -116,3 +118,22 @@ def test_a_prolog_of_many_pieces_is_refused() -> None:
     with pytest.raises(Malformed, match="more than 256 comments and instructions") as raised:
         admit(b" <?p?>" * 128 + b"<a/>", 2_000)
     assert raised.value.kind is MalformedKind.PROLOG
+
+
+class Interrupted(etree.XMLParser):
+    """A parser that is interrupted once, between what it is fed and the end of that."""
+
+    interrupted = False
+
+    def close(self) -> Element:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return super().close()
+
+
+def test_an_interrupted_parse_leaves_nothing_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PARSERS, "strict", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        parse_strict(b"<a/>", LIMITS)
+    assert parse_strict(b"<b/>", LIMITS).tag == "b"

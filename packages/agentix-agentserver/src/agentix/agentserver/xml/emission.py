@@ -1,6 +1,7 @@
 """Emissions: the bytes that a handler returns, taken apart into the payloads that they hold."""
 
 import secrets
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from lxml.etree import _Element as Element
@@ -14,7 +15,7 @@ from agentix.agentserver.xml.repair import repair
 
 __all__ = ["Emission", "read_emission"]
 
-WRAPPER: Final = f"w{secrets.token_hex(16)}".encode()
+WRAPPER: Final = f"w{secrets.token_hex(16)}"
 """The element that emissions are parsed in, which no handler can know, and so none can end.
 
 It is one for the life of the process: libxml2 keeps every distinct name that it has parsed.
@@ -44,34 +45,39 @@ def read_emission(data: bytes, limits: Limits) -> Emission:
     Raises:
         Malformed: It is not XML, and can not be made XML without loss.
     """
-    data = admit_text(data, limits.size)
-    wrapper, repairs = parse_wrapped(data, limits)
-    if len(wrapper) == 1 and wrapper[0].tag == "dummy":
-        wrapper = wrapper[0]
-    payloads: list[Element] = []
-    envelopes = 0
-    for element in wrapper:
-        if element.tag == MESSAGE:
-            envelopes += 1
-            payloads += [child for child in element if child.tag != META]
-        else:
-            payloads.append(element)
-    return Emission(tuple(payloads), repairs, prose(wrapper), envelopes)
+    text = admit_text(data, limits.size).removeprefix("\ufeff")
+    wrapper, repairs = parse_wrapped(text, limits)
+    elements = wrapper[:]
+    if len(elements) == 1 and elements[0].tag == "dummy":
+        wrapper = elements[0]
+        elements = wrapper[:]
+    envelopes = [element for element in elements if element.tag == MESSAGE]
+    payloads = unpacked(elements) if envelopes else elements
+    return Emission(tuple(payloads), repairs, prose(wrapper, elements), len(envelopes))
 
 
-def parse_wrapped(data: bytes, limits: Limits) -> tuple[Element, tuple[str, ...]]:
+def parse_wrapped(text: str, limits: Limits) -> tuple[Element, tuple[str, ...]]:
     """Parses elements without a root, within one that has a name of ours."""
-    start, end = b"<" + WRAPPER + b">", b"</" + WRAPPER + b">"
     try:
-        return parse_strict(start + data + end, limits), ()
+        return parse_strict(f"<{WRAPPER}>{text}</{WRAPPER}>".encode(), limits), ()
     except Malformed as error:
         if error.kind is not MalformedKind.SYNTAX:
             raise
-    repaired = repair(data.decode(), limits)
-    return parse_strict(start + repaired.text.encode() + end, limits), repaired.notes
+    repaired = repair(text, limits)
+    wrapped = f"<{WRAPPER}>{repaired.text}</{WRAPPER}>".encode()
+    return parse_strict(wrapped, limits), repaired.notes
 
 
-def prose(wrapper: Element) -> str:
+def unpacked(elements: Sequence[Element]) -> Iterator[Element]:
+    """Gives elements, and of those that are messages the payloads."""
+    for element in elements:
+        if element.tag == MESSAGE:
+            yield from (child for child in element if child.tag != META)
+        else:
+            yield element
+
+
+def prose(wrapper: Element, elements: Sequence[Element]) -> str:
     """Gives the text around the elements, the white space at its ends aside."""
-    parts = [wrapper.text, *[child.tail for child in wrapper]]
+    parts = [wrapper.text, *[element.tail for element in elements]]
     return "".join([part for part in parts if part]).strip()

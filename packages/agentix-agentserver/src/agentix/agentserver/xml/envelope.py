@@ -13,9 +13,9 @@ from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.names import collapse, new_thread_id
 from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.gate import admit
+from agentix.agentserver.xml.gate import admit, admit_text
 from agentix.agentserver.xml.limits import Limits
-from agentix.agentserver.xml.parser import parse_strict
+from agentix.agentserver.xml.parser import parse_strict, parse_unlimited
 from agentix.agentserver.xml.repair import repair
 
 __all__ = ["ENVELOPE_XSD", "MESSAGE", "Envelope", "build_envelope", "compose", "open_envelope"]
@@ -59,19 +59,33 @@ META: Final = f"{{{ENVELOPE_NAMESPACE}}}meta"
 FROM: Final = f"{{{ENVELOPE_NAMESPACE}}}from"
 TO: Final = f"{{{ENVELOPE_NAMESPACE}}}to"
 THREAD: Final = f"{{{ENVELOPE_NAMESPACE}}}thread"
-HEAD: Final = f'<message xmlns="{ENVELOPE_NAMESPACE}"><meta><from>'
-PLAIN: Final = re.compile(r"[\w.:@+-]+", re.ASCII)
+NAME: Final = "[0-9A-Za-z_.:@+/-]+"
 """A name that XML writes as it is, and that is read as it was written."""
 
-END: Final = b"</message>"
-NAMES_KEPT: Final = 1_024
-"""How many pairs of sender and receiver are remembered in their written form."""
+TAG: Final = "[0-9A-Za-z_.-]+"
+"""A name of an element that has no prefix; whether it is one is for the parser to say."""
 
-OWN_ELEMENTS: Final = 5
-"""The elements of a message without its payload: message, meta, from, to, thread."""
+START: Final = f'<message xmlns="{ENVELOPE_NAMESPACE}"><meta><from>'
+END: Final = "</message>"
+PLAIN: Final = re.compile(NAME)
+ORDINARY: Final = re.compile(
+    rf"""{re.escape(START)}({NAME})</from>(?:<to>({NAME})</to>)?<thread>({NAME})</thread></meta>"""
+    rf"""<{TAG}\ xmlns="">(?:[^<>&\r]*</?{TAG}>)+"""
+)
+"""A message that is its own canonical form, if it is well-formed, as the pump writes them too.
+
+It has no attributes, no declarations but these two, and nothing that has two spellings. All that
+it leaves open of the envelope's schema is that there is one payload, with no text after it.
+"""
 
 OWN_VALUES: Final = 2
-"""The declarations of namespaces that an unqualified payload brings: the message's and its own."""
+"""The declarations of namespaces in a message of which the payload is unqualified."""
+
+SHORTEST_ELEMENT: Final = 7
+"""Bytes of the shortest element in canonical form, `<a></a>`."""
+
+OPENINGS_KEPT: Final = 1_024
+"""How many pairs of sender and receiver are remembered in their written form."""
 
 
 class Envelope(NamedTuple):
@@ -97,6 +111,36 @@ def open_envelope(data: bytes, limits: Limits) -> Envelope:
     Raises:
         Malformed: They are no message; nothing of them was acted upon.
     """
+    ordinary = open_ordinary(data, limits)
+    return ordinary if ordinary is not None else open_any(data, limits)
+
+
+def open_ordinary(data: bytes, limits: Limits) -> Envelope | None:
+    """Reads a message that is canonical as it came; gives None for all others."""
+    text = admit_text(data, limits.size)
+    found = ORDINARY.fullmatch(text) if has_few_elements(text, limits) else None
+    if found is None:
+        return None
+    try:
+        message = parse_unlimited(data)
+    except Malformed:  # perhaps it can be repaired
+        return None
+    if len(message) != 2 or message[1].tail is not None:
+        return None
+    sender, to, thread = found.groups()
+    return Envelope(sender, to, thread, message[1], data)
+
+
+def has_few_elements(written: str, limits: Limits) -> bool:
+    """Tells whether a canonical message has fewer elements than could be beyond any limit."""
+    if limits.few_values < OWN_VALUES:
+        return False
+    short = len(written) <= SHORTEST_ELEMENT * limits.few_tags
+    return short or written.count("</") <= limits.few_tags
+
+
+def open_any(data: bytes, limits: Limits) -> Envelope:
+    """Reads a message, however it is written."""
     data = admit(data, limits.size)
     message, repairs = parse_or_repair(data, limits)
     absent = not is_envelope(message)
@@ -165,18 +209,18 @@ def build_envelope(
     Raises:
         Malformed: The payload has no canonical form.
     """
-    head, _ = opening(sender, to)
+    start, _ = opening(sender, to)
     noted = repair_note(repairs) if repairs else ""
-    meta = f"{escape(thread)}</thread>{noted}</meta>".encode()
-    return head + meta + canonical_payload(payload) + END
+    written = canonical_payload(payload)
+    return f"{start}{escape(thread)}</thread>{noted}</meta>{written}{END}".encode()
 
 
-@lru_cache(maxsize=NAMES_KEPT)
-def opening(sender: str, to: str | None) -> tuple[bytes, bool]:
+@lru_cache(maxsize=OPENINGS_KEPT)
+def opening(sender: str, to: str | None) -> tuple[str, bool]:
     """Writes a message up to the text of its thread; tells whether both names are plain."""
     receiver = f"<to>{escape(to)}</to>" if to is not None else ""
     plain = all(PLAIN.fullmatch(name) for name in (sender, to) if name is not None)
-    return f"{HEAD}{escape(sender)}</from>{receiver}<thread>".encode(), plain
+    return f"{START}{escape(sender)}</from>{receiver}<thread>", plain
 
 
 def compose(
@@ -204,53 +248,50 @@ def compose(
     Raises:
         Malformed: A message around this payload is none that may be sent.
     """
-    head, plain = opening(sender, to)
+    start, plain = opening(sender, to)
     tag = str(payload.tag)
     if repairs or not plain or tag[0] == "{" or PLAIN.fullmatch(thread) is None:
         return open_envelope(build_envelope(sender, to, thread, payload, repairs), limits)
-    written = canonical(payload)
-    data = b"".join((head, thread.encode(), b"</thread></meta>", unqualified(written, tag), END))
-    if len(data) > limits.size or not is_small(written, limits):
+    written = canonical(payload).decode()
+    message = f"{start}{thread}</thread></meta>{unqualified(written, tag)}{END}"
+    data = message.encode()
+    small = len(data) <= limits.size and has_few_elements(message, limits)
+    if not small or not has_few_values(written, limits):
         return open_envelope(data, limits)
     return Envelope(sender, to, thread, payload, data)
 
 
-def is_small(written: bytes, limits: Limits) -> bool:
-    """Tells whether a canonical payload is of few elements and attributes, without namespaces."""
-    if written.count(b"</") + OWN_ELEMENTS > limits.few_tags:
-        return False
-    values = written.count(b"=")
-    return values + OWN_VALUES <= limits.few_values and not (values and b"xmlns" in written)
+def has_few_values(written: str, limits: Limits) -> bool:
+    """Tells whether a canonical payload has few attributes, and declares no namespaces."""
+    if "=" not in written:
+        return True
+    return written.count("=") + OWN_VALUES <= limits.few_values and "xmlns" not in written
 
 
-def canonical_payload(payload: Element) -> bytes:
+def canonical_payload(payload: Element) -> str:
     """Writes a payload as it stands within an envelope, whose namespace is the default there."""
-    written = canonical(payload)
+    written = canonical(payload).decode()
     if payload.prefix is not None:
         return below_default(written)
     tag = str(payload.tag)
     return written if tag[0] == "{" else unqualified(written, tag)
 
 
-def unqualified(written: bytes, tag: str) -> bytes:
+def unqualified(written: str, tag: str) -> str:
     """Adds the `xmlns=""` that an element without a namespace needs within an envelope."""
-    after_name = 1 + len(tag.encode())
-    return written[:after_name] + b' xmlns=""' + written[after_name:]
+    return f'<{tag} xmlns=""{written[1 + len(tag) :]}'
 
 
-def below_default(written: bytes) -> bytes:
+def below_default(written: str) -> str:
     """Adds the `xmlns=""` that elements below a prefixed one need within an envelope.
 
     A wrapper says that the default namespace is none, in a way that C14N passes on to them.
     """
     prefix = f"w{secrets.token_hex(8)}"
-    start = f'<{prefix}:w xmlns:{prefix}="urn:wrapper">'.encode()
-    end = f"</{prefix}:w>".encode()
-    wrapped = start[:-1] + b' xmlns="">' + written + end
-    message = etree.fromstring(
-        f'<message xmlns="{ENVELOPE_NAMESPACE}">'.encode() + wrapped + b"</message>"
-    )
-    return canonical(message).partition(start)[2].rpartition(end)[0]
+    start, end = f'<{prefix}:w xmlns:{prefix}="urn:wrapper">', f"</{prefix}:w>"
+    wrapped = f'{start[:-1]} xmlns="">{written}{end}'
+    message = etree.fromstring(f'<message xmlns="{ENVELOPE_NAMESPACE}">{wrapped}</message>')
+    return canonical(message).decode().partition(start)[2].rpartition(end)[0]
 
 
 def repair_note(repairs: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import re
 
 from agentix.agentserver.errors import Malformed, MalformedKind
 
-__all__ = ["admit", "check_declaration"]
+__all__ = ["admit", "admit_text", "check_declaration"]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PLAIN_START = re.compile(rb"[ \t\r\n]*<[A-Za-z_]")
@@ -36,21 +36,28 @@ def admit(data: bytes, size: int) -> bytes:
     Raises:
         Malformed: They can not be a document.
     """
-    data = admit_text(data, size)
+    admit_text(data, size)
+    data = data.removeprefix(BYTE_ORDER_MARK)
     if PLAIN_START.match(data) is None:
         check_prolog(data)
     return data
 
 
-def admit_text(data: bytes, size: int) -> bytes:
-    """Lets through what is small enough and UTF-8; a byte order mark is taken off."""
+def admit_text(data: bytes, size: int) -> str:
+    """Lets through what is small enough and UTF-8.
+
+    Returns:
+        The text, with a byte order mark where there is one.
+
+    Raises:
+        Malformed: There are too many bytes, or they are no text.
+    """
     if len(data) > size:
         raise Malformed(MalformedKind.TOO_LARGE, f"{len(data)} bytes; {size} are the most")
     try:
-        data.decode("utf-8", "strict")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise Malformed(MalformedKind.ENCODING, str(error)) from error
-    return data.removeprefix(BYTE_ORDER_MARK)
 
 
 def check_declaration(declaration: bytes) -> None:

@@ -8,7 +8,11 @@ from lxml.etree import _Element as Element
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.xml.limits import Limits
 
-__all__ = ["parse_strict"]
+__all__ = ["parse_strict", "parse_unlimited"]
+
+EQUALS = ord("=")
+SHORTEST_TAG = 4
+"""Bytes of the shortest element, `<a/>`."""
 
 SCHEMA_INSTANCE = "{http://www.w3.org/2001/XMLSchema-instance}"
 
@@ -17,6 +21,10 @@ class Parsers(threading.local):
     """The parser of each thread; a shared one would be locked."""
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Makes the parser, or takes a new one for one that stopped within a document."""
         self.strict = etree.XMLParser(
             encoding="utf-8",
             resolve_entities=False,
@@ -43,17 +51,35 @@ def parse_strict(data: bytes, limits: Limits) -> Element:
     Raises:
         Malformed: It is not well-formed, or beyond the limits.
     """
-    try:
-        root = etree.fromstring(data, PARSERS.strict)
-    except etree.XMLSyntaxError as error:
-        raise Malformed(MalformedKind.SYNTAX, str(error)) from error
+    root = parse_unlimited(data)
     # Each element takes a `<`, each attribute and each declaration of a namespace a `=`.
-    values = data.count(b"=")
-    if values > limits.few_values or data.count(b"<") > limits.few_tags:
+    values = data.count(b"=") if EQUALS in data else 0
+    tags = data.count(b"<") if len(data) > SHORTEST_TAG * limits.few_tags else 0
+    if values > limits.few_values or tags > limits.few_tags:
         count(root, limits)
     if values and b"xmlns:" in data:
         strip_schema_instance(root)
     return root
+
+
+def parse_unlimited(data: bytes) -> Element:
+    """Parses a well-formed document of which something else says that it is within limits.
+
+    libxml2 reads what is fed to it as it is, while of a document that it is given whole it checks
+    at each of the last elements whether there is more.
+
+    Raises:
+        Malformed: It is not well-formed.
+    """
+    parser = PARSERS.strict
+    try:
+        parser.feed(data)
+        return parser.close()
+    except etree.XMLSyntaxError as error:
+        raise Malformed(MalformedKind.SYNTAX, str(error)) from error
+    except BaseException:  # interrupted, so that what is fed next would go on from here
+        PARSERS.renew()
+        raise
 
 
 def count(root: Element, limits: Limits) -> None:
