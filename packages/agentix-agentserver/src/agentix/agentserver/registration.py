@@ -21,9 +21,6 @@ __all__ = ["REPLY_CLASS", "Registrar"]
 REPLY_CLASS = "agentix.agentserver.core.Reply"
 """The class that takes every reply, as its tag and its XML."""
 
-CONCURRENT_IMPORTS = 8
-"""Listeners whose code is imported at once, each in a process of its own."""
-
 
 class Registrar:
     """Makes listeners: their code is imported elsewhere, and described in plain data.
@@ -38,7 +35,6 @@ class Registrar:
         self._handlers = handlers
         self._limits = limits
         self._schemas = schemas
-        self._imports = asyncio.Semaphore(CONCURRENT_IMPORTS)
 
     async def make(self, specs: Sequence[ListenerSpec]) -> list[Listener]:
         """Makes listeners that are in no table yet, in their order.
@@ -56,8 +52,7 @@ class Registrar:
 
     async def _make(self, spec: ListenerSpec) -> Listener:
         source = source_of(spec)
-        async with self._imports:
-            described = await self._handlers.describe(source)
+        described = await self._handlers.describe(source)
         records = [from_data(data) for data in described.records]
         if len(records) != len(source.payload_classes):
             raise RegistrationError(f"{spec.name}: its code was described in part only")

@@ -76,16 +76,19 @@ async def serve(spare: bool) -> NoReturn:
     if spare:
         await _warm_up()
     calls = Calls()
-    describing, handler, classes, own_name, output = calls.read()
-    order = entries.Order(handler, tuple(classes), own_name, output)
+    describing, order = _read_order(calls)
     if describing:
-        _send(_description(order))
-        os._exit(0)
+        _describe(calls, order)
     try:
         entry = entries.load(order)
     except RegistrationError as error:
         _refuse(calls, str(error))
     await _answer(calls, entry)
+
+
+def _read_order(calls: Calls) -> tuple[bool, entries.Order]:
+    describing, handler, classes, own_name, output = calls.read()
+    return describing, entries.Order(handler, tuple(classes), own_name, output)
 
 
 async def _warm_up() -> None:
@@ -97,6 +100,13 @@ async def _warm_up() -> None:
     entry = entries.load(SAMPLE)
     outcome, content = await entries.attempt(entry, "", 0, call)
     pack_answer(0, outcome, content)
+
+
+def _describe(calls: Calls, order: entries.Order) -> NoReturn:
+    """Describes one listener after the other, and calls none."""
+    while True:
+        _send(_description(order))
+        _, order = _read_order(calls)
 
 
 def _description(order: entries.Order) -> bytes:

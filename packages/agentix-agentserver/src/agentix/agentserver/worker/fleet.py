@@ -93,12 +93,32 @@ class Fleet:
         """
         worker = self._spare() or await self._fork()
         self._keep_spares()
+        self.order(worker, source, describing)
+        return worker
+
+    async def hire(self) -> Worker:
+        """Gives a new worker that does not know yet what it is for; spare ones wait for calls.
+
+        Raises:
+            WorkersError: None can be had.
+        """
+        worker = await self._fork()
+        self._keep_spares()
+        return worker
+
+    def order(self, worker: Worker, source: HandlerSource, describing: bool = False) -> None:
+        """Tells a worker what it is for; one that describes listeners may be told again.
+
+        Args:
+            worker: The worker.
+            source: The listener.
+            describing: Its code is to be described, and not called.
+        """
         if worker.number in self._outputs:
             self._outputs[worker.number].name = source.name
-        own_name = source.name if source.agent else None
+        own_name = source.name if source.agent and not describing else None
         order = (describing, source.handler, source.payload_classes, own_name)
         worker.send(pack_frame((*order, self._settings.output)))
-        return worker
 
     async def aclose(self) -> None:
         """Ends every worker and the zygote, and waits until nothing of them is left."""
@@ -112,11 +132,11 @@ class Fleet:
             output.close()
         self._remove_scratch()
 
-    async def _fork(self) -> Worker:
+    async def _fork(self, spare: bool = False) -> Worker:
         nursery = await self.start()
         self._count += 1
         number = self._count
-        channel, output = await nursery.fork(number)
+        channel, output = await nursery.fork(number, spare)
         worker = Worker(number, channel, self._settings.output, nursery.kill)
         self._workers[number] = worker
         self._outputs[number] = Output(output)
@@ -149,7 +169,7 @@ class Fleet:
     async def _add_spares(self) -> None:
         try:
             while len(self._spares) < self._settings.spares:
-                self._spares.append(await self._fork())
+                self._spares.append(await self._fork(spare=True))
         except WorkersError as error:
             logger.warning("no spare worker: %s", error)
         finally:

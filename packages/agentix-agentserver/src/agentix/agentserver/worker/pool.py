@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from functools import partial
 from typing import Any, Self
 
-from agentix.agentserver.errors import RegistrationError
+from agentix.agentserver.worker.describing import Describer
 from agentix.agentserver.worker.fleet import Fleet
-from agentix.agentserver.worker.frame import Outcome, unpack
+from agentix.agentserver.worker.frame import Outcome
 from agentix.agentserver.worker.handlers import (
     FAILURES,
     Described,
@@ -29,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 SWEEP = 0.1
 """How often deadlines are looked at while there is something to look at, in seconds."""
-
-DESCRIBE = 60.0
-"""How long the import of a listener's code may take at registration, in seconds."""
 
 Key = tuple[str, str]
 
@@ -63,6 +61,7 @@ class Workers:
         self._settings = settings or WorkerSettings()
         self._by_thread = self._settings.isolation is Isolation.THREAD
         self._fleet = Fleet(self._settings)
+        self._describer = Describer(self._hire, partial(self._fleet.order, describing=True))
         self._lanes: dict[Key, Lane] = {}
         self._idle: OrderedDict[Key, Lane] = OrderedDict()
         self._busy: set[Worker] = set()
@@ -96,30 +95,13 @@ class Workers:
         return HardeningReport(str(self._settings.isolation), self._fleet.measures)
 
     async def describe(self, source: HandlerSource) -> Described:
-        """Imports a listener's code in a worker of its own, and describes what it takes.
+        """Imports a listener's code in a worker that calls none of it, and describes what it takes.
 
         Raises:
             RegistrationError: It can not be imported, or does not fit; the message names the path.
             WorkersError: No worker can be had.
         """
-        await self._make_room()
-        worker = await self._fleet.employ(source, describing=True)
-        worker.on_end = lambda _: self._wake(1)
-        try:
-            async with asyncio.timeout(DESCRIBE):
-                outcome, content = await worker.describe()
-        except TimeoutError:
-            reason = f"its import takes longer than {DESCRIBE:g} s"
-            raise RegistrationError(f"{source.name}: {source.handler!r}: {reason}") from None
-        except HandlerFailed as failed:
-            reason = f"its import ended the worker: {failed.detail}"
-            raise RegistrationError(f"{source.name}: {source.handler!r}: {reason}") from None
-        finally:
-            worker.stop(HandlerFailed(FailureKind.DIED, "its work is done"))
-        if outcome is not Outcome.VALUE:
-            reason = printable(content.decode(errors="replace"))
-            raise RegistrationError(f"{source.name}: {reason}")
-        return Described(_records(source, content))
+        return await self._describer.describe(source)
 
     async def call(
         self,
@@ -207,6 +189,13 @@ class Workers:
         worker.on_end = lambda worker: self._leave(lane, worker)
         return worker
 
+    async def _hire(self) -> Worker:
+        """Gives a worker for descriptions."""
+        await self._make_room()
+        worker = await self._fleet.hire()
+        worker.on_end = lambda _: self._wake(1)
+        return worker
+
     async def _end(self, lane: Lane, reason: str) -> None:
         self._idle.pop(lane.key, None)
         worker = lane.worker
@@ -278,13 +267,3 @@ class Workers:
         self._sweeper = None
         if self._busy or self._idle:
             self._watch()
-
-
-def _records(source: HandlerSource, content: bytes) -> tuple[dict[str, Any], ...]:
-    try:
-        records = unpack(content)
-    except ValueError as error:
-        raise RegistrationError(f"{source.name}: its description is broken: {error}") from error
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise RegistrationError(f"{source.name}: its description is broken")
-    return tuple(records)

@@ -31,7 +31,16 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from agentix.agentserver.worker import child, hardening, jail, kernel
-from agentix.agentserver.worker.control import BORN, ENDED, FORK, KILL, ORDER, READY, STATE
+from agentix.agentserver.worker.control import (
+    BORN,
+    ENDED,
+    FORK,
+    KILL,
+    ORDER,
+    READY,
+    SPARE,
+    STATE,
+)
 from agentix.agentserver.worker.hardening import PROCESSES, Birth, Harness
 from agentix.agentserver.worker.jail import Jail
 from agentix.agentserver.worker.loop import make_loop, wakers
@@ -140,7 +149,7 @@ class Newborn:
     descriptors: int
     """What every descriptor of the zygote is below."""
     spare: bool
-    """It has no order yet."""
+    """It has to wait for its order."""
 
     def close(self) -> None:
         """Lets go of it, in the zygote."""
@@ -265,8 +274,8 @@ class Zygote:
         if not message:
             self._end()
         match ORDER.unpack(message):
-            case (code, number) if code == FORK:
-                return self._fork(number, *descriptors)
+            case (code, number) if code in (FORK, SPARE):
+                return self._fork(number, code == SPARE, *descriptors)
             case (code, number) if code == KILL and number in self._pids:
                 os.kill(self._pids[number], signal.SIGKILL)
         return None
@@ -280,11 +289,11 @@ class Zygote:
             self._clean(number)
         os._exit(0)
 
-    def _fork(self, number: int, channel: int, output: int) -> Newborn | None:
+    def _fork(self, number: int, spare: bool, channel: int, output: int) -> Newborn | None:
         """Forks a worker, where it gives what that needs."""
         newborn = None
         try:
-            newborn = self._make_ready(number, channel, output)
+            newborn = self._make_ready(number, spare, channel, output)
             pid = self._new_process()
         except (OSError, kernel.KernelError) as error:
             os.write(output, f"no process for a worker: {error}\n".encode())
@@ -299,7 +308,7 @@ class Zygote:
         self._watch(number, pid)
         return None
 
-    def _make_ready(self, number: int, channel: int, output: int) -> Newborn:
+    def _make_ready(self, number: int, spare: bool, channel: int, output: int) -> Newborn:
         pair = socket.socketpair()
         for end in pair:
             end.setblocking(False)
@@ -310,7 +319,7 @@ class Zygote:
             output=output,
             wakers=tuple(zip((end.detach() for end in pair), self._wakers, strict=True)),
             descriptors=self._descriptors,
-            spare=not select.select([channel], [], [], 0)[0],
+            spare=spare,
         )
 
     def _watch(self, number: int, pid: int) -> None:
