@@ -1,5 +1,7 @@
 """Names: root tags, the names that listeners may have, and ids of threads."""
 
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -96,3 +98,29 @@ def test_a38_only_canonical_uuids_of_version_4_are_ids_of_threads() -> None:
         "00000000-0000-0000-0000-000000000000",
     ):
         assert not is_thread_id(other)
+
+
+def test_ids_of_threads_are_random_uuids_that_come_once() -> None:
+    ids = [new_thread_id() for _ in range(1_000)]
+    assert len(set(ids)) == 1_000
+    assert [str(uuid.UUID(each)) for each in ids] == ids
+    assert {uuid.UUID(each).version for each in ids} == {4}
+    for place in {*range(36)} - {8, 13, 14, 18, 23}:
+        digits = "89ab" if place == 19 else "0123456789abcdef"
+        assert {each[place] for each in ids} == {*digits}
+
+
+FORKING = """
+import os
+from agentix.agentserver.names import new_thread_id
+new_thread_id()
+child = os.fork()
+os.write(1, "".join(new_thread_id() + " " for _ in range(100)).encode())
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_process_that_is_forked_has_other_ids() -> None:
+    ran = subprocess.run([sys.executable, "-c", FORKING], check=True, capture_output=True)
+    assert len({*ran.stdout.split()}) == 200

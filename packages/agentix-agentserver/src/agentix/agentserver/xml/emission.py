@@ -48,12 +48,14 @@ def read_emission(data: bytes, limits: Limits) -> Emission:
     text = admit_text(data, limits.size).removeprefix("\ufeff")
     wrapper, repairs = parse_wrapped(text, limits)
     elements = wrapper[:]
-    if len(elements) == 1 and elements[0].tag == "dummy":
+    tags = [element.tag for element in elements]
+    if tags == ["dummy"]:
         wrapper = elements[0]
         elements = wrapper[:]
-    envelopes = [element for element in elements if element.tag == MESSAGE]
+        tags = [element.tag for element in elements]
+    envelopes = tags.count(MESSAGE)
     payloads = unpacked(elements) if envelopes else elements
-    return Emission(tuple(payloads), repairs, prose(wrapper, elements), len(envelopes))
+    return Emission(tuple(payloads), repairs, prose(wrapper, elements), envelopes)
 
 
 def parse_wrapped(text: str, limits: Limits) -> tuple[Element, tuple[str, ...]]:
@@ -79,5 +81,5 @@ def unpacked(elements: Sequence[Element]) -> Iterator[Element]:
 
 def prose(wrapper: Element, elements: Sequence[Element]) -> str:
     """Gives the text around the elements, the white space at its ends aside."""
-    parts = [wrapper.text, *[element.tail for element in elements]]
-    return "".join([part for part in parts if part]).strip()
+    tails = [element.tail for element in elements]
+    return "".join(filter(None, (wrapper.text, *tails))).strip()

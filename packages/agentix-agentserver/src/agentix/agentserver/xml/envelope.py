@@ -279,7 +279,7 @@ def canonical_payload(payload: Element) -> str:
 
 def unqualified(written: str, tag: str) -> str:
     """Adds the `xmlns=""` that an element without a namespace needs within an envelope."""
-    return f'<{tag} xmlns=""{written[1 + len(tag) :]}'
+    return written.replace(tag, f'{tag} xmlns=""', 1)
 
 
 def below_default(written: str) -> str:
