@@ -1,5 +1,7 @@
 """Ordinary messages, which are canonical as they come: read the short way, they say the same."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,3 +128,16 @@ def test_any_other_message_is_read_the_long_way(data: bytes) -> None:
 )
 def test_what_the_pattern_leaves_open_is_looked_at(payload: str) -> None:
     assert open_ordinary(message(payload), LIMITS) is None
+
+
+@pytest.mark.parametrize("piece", ["<a>", "</a>", "<a></a>", "a", "a<", "<", "\u00e4"])
+def test_a_message_of_one_mebibyte_is_looked_at_within_four(piece: str) -> None:
+    length = (LIMITS.size - 300) // len(piece.encode())
+    data = message(f'<a xmlns="">{piece * length}</a>')
+    tracemalloc.start()
+    try:
+        open_ordinary(data, LIMITS)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 4 * LIMITS.size

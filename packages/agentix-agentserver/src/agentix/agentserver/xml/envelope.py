@@ -136,7 +136,7 @@ def has_few_elements(written: str, limits: Limits) -> bool:
     if limits.few_values < OWN_VALUES:
         return False
     short = len(written) <= SHORTEST_ELEMENT * limits.few_tags
-    return short or written.count("</") <= limits.few_tags
+    return short or written.count("<") <= 2 * limits.few_tags
 
 
 def open_any(data: bytes, limits: Limits) -> Envelope:
