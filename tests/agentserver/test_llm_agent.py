@@ -81,6 +81,14 @@ async def test_model_calls_a_tool_and_answers(
     ]
 
 
+async def test_call_after_a_line_break_of_html_is_made(make: Make, server: LLMServer) -> None:
+    organism = await make()
+    server.say(f"I shall ask.<br>\n{CALL}", "<answer>It is 42.</answer>")
+    line_break, answer = await ask(organism)
+    assert b'<br xmlns=""></br>' in line_break
+    assert answer == egress("thinker", '<answer xmlns="">It is 42.</answer>')
+
+
 async def test_dirty_answer_is_mended_without_loss(make: Make, server: LLMServer) -> None:
     organism = await make()
     server.say("Sure!\n```xml\n<answer>AT&T 1 < 2 && 3 &nbsp;x</answer>\n```")

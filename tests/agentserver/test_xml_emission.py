@@ -193,7 +193,7 @@ def test_a47_attributes_are_mended_too() -> None:
         ("<a><b>1</a>", "<a><b>1</b></a>", "closed <b> (1)"),
         ("<a><b.c>1<br></b.c></a>", "<a><b.c>1<br></br></b.c></a>", "closed <br> (1)"),
         ("<b.c><a>1", "<b.c><a>1</a></b.c>", "closed <a> (1)"),
-        ("<a>1<br>2<br>3</a>", "<a>1<br>2<br>3</br></br></a>", "closed <br> (2)"),
+        ("<a><b>1<i>2<i>3</b></a>", "<a><b>1<i>2<i>3</i></i></b></a>", "closed <i> (2)"),
         ("<a><b><c>1", "<a><b><c>1</c></b></a>", "closed <c> (1)"),
         ("<?xml version='1.0'?><a/>", "<a></a>", "dropped an XML declaration (1)"),
         ("x <?XML version='1.0'?><a/>", "<a></a>", "dropped an XML declaration (1)"),
@@ -203,6 +203,50 @@ def test_a47_what_was_cut_off_is_completed_and_listed(text: str, meant: str, rep
     emission = read(text)
     assert written(emission) == [meant]
     assert emission.repairs[0] == repair
+
+
+@pytest.mark.parametrize(
+    ("text", "meant", "repairs"),
+    [
+        (
+            "<a>1<br>2<BR>3</a>",
+            ["<a>1<br></br>2<BR></BR>3</a>"],
+            ("closed <br> (1)", "closed <BR> (1)"),
+        ),
+        (
+            "<a>1<img src='x&y' alt=\"\">2<hr >3<wbr></a>",
+            ['<a>1<img alt="" src="x&amp;y"></img>2<hr></hr>3<wbr></wbr></a>'],
+            ("escaped a stray ampersand (1)", "closed <img> (1)", "closed <hr> (1)",
+             "closed <wbr> (1)"),
+        ),
+        (
+            "Sum:<br>\n<calculator.add.addpayload><a>1</a></calculator.add.addpayload>",
+            [
+                "<br></br>",
+                "<calculator.add.addpayload><a>1</a></calculator.add.addpayload>",
+            ],
+            ("closed <br> (1)",),
+        ),
+        (
+            "<calculator.add.addpayload><a>1</a></calculator.add.addpayload><br>",
+            [
+                "<calculator.add.addpayload><a>1</a></calculator.add.addpayload>",
+                "<br></br>",
+            ],
+            ("closed <br> (1)",),
+        ),
+        # One that has an end tag, or may as well be a field of a payload, holds what follows.
+        ("<a><br>& 1</br></a>", ["<a><br>&amp; 1</br></a>"], ("escaped a stray ampersand (1)",)),
+        ("<a><br>1<br>2</br ></a>", ["<a><br>1<br>2</br></br></a>"], ("closed <br> (1)",)),
+        ("<a.b><source>1</a.b>", ["<a.b><source>1</source></a.b>"], ("closed <source> (1)",)),
+    ],
+)  # fmt: skip
+def test_a47_html_elements_without_an_end_end_where_they_stand(
+    text: str, meant: list[str], repairs: tuple[str, ...]
+) -> None:
+    emission = read(text)
+    assert written(emission) == meant
+    assert emission.repairs == repairs
 
 
 @pytest.mark.parametrize(
@@ -229,7 +273,7 @@ def test_a47_what_was_cut_off_is_completed_and_listed(text: str, meant: str, rep
         "<a:b:c xmlns:a='urn:a'/>",
         "It is a List<int>, so:\n<calculator.add.addpayload><a>1</a></calculator.add.addpayload>",
         "<thought>I add.\n<calculator.add.addpayload/>",
-        "<b>1</b> x<br> <i><calculator.add.addpayload/></i>",
+        "<b>1</b> x<u> <i><calculator.add.addpayload/></i>",
         "<thought>I add. <calculator.add.addpayload><a>1",
     ],
 )

@@ -1,9 +1,10 @@
 """Repair: makes well-formed what almost is, without losing a character, and says what it did.
 
 Stray ampersands, less-than signs and ends of sections are escaped, HTML's entities become
-characters, XML declarations go, and elements that were left open are closed. Text is never
-dropped. An end tag that ends nothing is refused, since what follows it would be somebody else's,
-and so is an element that is left open around a call, which would not be called.
+characters, XML declarations go, and elements that were left open are closed: `<br>` and its like in
+HTML where they stand, others around what follows. Text is never dropped. An end tag that ends
+nothing is refused, since what follows it would be somebody else's, and so is an element that is
+left open around a call, which would not be called.
 """
 
 import re
@@ -47,6 +48,10 @@ REFERENCE: Final = re.compile(
 
 ESCAPES: Final = str.maketrans({sign: f"&#{ord(sign)};" for sign in "&<>\"'\t\n"})
 """How characters that HTML has names for are written, in texts and in attributes."""
+
+VOID: Final = frozenset({"br", "hr", "img", "wbr"})
+"""HTML's elements without content or end tag, but for those that are as likely a payload's field,
+such as `<source>` or `<link>`."""
 
 MOST_NOTES: Final = 16
 """How many notes are told one by one, since the names of elements are in them."""
@@ -97,6 +102,8 @@ class Work:
     """An element within an open one whose name has a dot, as that of a call has."""
     notes: Counter[str] = field(default_factory=Counter)
     """What was done, and how often."""
+    last_ends: dict[str, int] = field(default_factory=dict)
+    """Where the last end tag of a name is, of those that were looked for; -1 for none."""
 
     def step(self) -> bool:
         """Copies up to the next token and deals with it; gives False at the end."""
@@ -164,13 +171,27 @@ class Work:
         tag = found[0]
         if "&" in tag or "<" in tag[1:]:
             tag = "<" + self.mended(tag[1:])
+        name = found["started"]
+        whole = bool(found["empty"])
+        if not whole and self.is_void(name):
+            self.note(f"closed <{name}>")
+            tag, whole = f"{tag[:-1]}/>", True
         self.pieces.append(tag)
-        if self.opened and "." in found["started"]:
-            self.swallowed = found["started"]
-        if not found["empty"]:
-            self.opened.append(found["started"])
+        if self.opened and "." in name:
+            self.swallowed = name
+        if not whole:
+            self.opened.append(name)
             if len(self.opened) > self.depth:
                 raise Malformed(MalformedKind.LIMIT, f"more than {self.depth} levels")
+
+    def is_void(self, name: str) -> bool:
+        """Tells whether a start tag is all of its element, as in HTML: no end tag follows."""
+        if name.lower() not in VOID:
+            return False
+        if name not in self.last_ends:
+            ends = re.finditer(rf"</{name}\s*+>", self.text)
+            self.last_ends[name] = max((each.start() for each in ends), default=-1)
+        return self.last_ends[name] < self.place
 
     def end(self, name: str) -> None:
         """Closes elements up to one of a name."""
