@@ -103,15 +103,22 @@ def field_hints(cls: type) -> Iterator[tuple["dataclasses.Field[Any]", Any]]:
     Raises:
         RegistrationError: An annotation names something that does not exist.
     """
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    hints: dict[str, Any] = {field.name: field.type for field in fields}
+    if not all(isinstance(hint, type) for hint in hints.values()):
+        hints = resolved_hints(cls)
+    for field in fields:
+        yield field, hints[field.name]
+
+
+def resolved_hints(cls: type) -> dict[str, Any]:
+    """Gives the annotations of a class, texts in them evaluated."""
     try:
-        hints = typing.get_type_hints(cls, include_extras=True)
+        return typing.get_type_hints(cls, include_extras=True)
     except Exception as error:  # annotations are code: evaluating them may raise anything
         raise RegistrationError(
             f"{cls.__name__}: an annotation can not be resolved: {error}"
         ) from error
-    for field in dataclasses.fields(cls):
-        if field.init:
-            yield field, hints[field.name]
 
 
 def describe_field(
