@@ -62,7 +62,7 @@ def test_a_kernel_that_gives_no_process_ends_one_worker(
     channel, far = socket.socketpair()
     output, written = os.pipe()
     with channel:
-        zygote._fork(7, False, far.detach(), written)
+        zygote._fork(7, far.detach(), written)
         assert channel.recv(1) == b""
     assert STATE.unpack(pump.recv(100)) == (BORN, 7, -1)
     assert STATE.unpack(pump.recv(100)) == (ENDED, 7, 256)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import Any, NoReturn
 
 from agentix.agentserver.errors import RegistrationError
@@ -11,7 +12,7 @@ from agentix.agentserver.worker import entry as entries
 from agentix.agentserver.worker.frame import DESCRIPTION, LENGTH, Outcome, pack, pack_answer, unpack
 from agentix.agentserver.worker.hardening import CHANNEL
 
-__all__ = ["serve"]
+__all__ = ["rehearse", "serve"]
 
 CHUNK = 16 * 1024
 """How much is read at a time, in bytes."""
@@ -27,6 +28,17 @@ SAMPLE = entries.Order(
     output=1024,
 )
 """Code of our own."""
+
+CALL = pack({"number": 1, "text": "one"})
+"""What it is called with."""
+
+
+async def rehearse() -> None:
+    """Loads and calls a sample, as a worker loads and calls a handler."""
+    sys.modules.pop(SAMPLE.handler.rpartition(".")[0], None)
+    entry = entries.load(SAMPLE)
+    outcome, content = await entries.attempt(entry, "", 0, unpack(CALL))
+    pack_answer(0, outcome, content)
 
 
 class Calls:
@@ -67,14 +79,8 @@ def _send(answer: bytes) -> None:
         sent += os.write(CHANNEL, answer[sent:])
 
 
-async def serve(spare: bool) -> NoReturn:
-    """Reads the order, imports the code that it names, and serves calls until the pump leaves.
-
-    Args:
-        spare: There is time until the order comes.
-    """
-    if spare:
-        await _warm_up()
+async def serve() -> NoReturn:
+    """Reads the order, imports the code that it names, and serves calls until the pump leaves."""
     calls = Calls()
     describing, order = _read_order(calls)
     if describing:
@@ -89,17 +95,6 @@ async def serve(spare: bool) -> NoReturn:
 def _read_order(calls: Calls) -> tuple[bool, entries.Order]:
     describing, handler, classes, own_name, output = calls.read()
     return describing, entries.Order(handler, tuple(classes), own_name, output)
-
-
-async def _warm_up() -> None:
-    """Does, where no order waits, what the first order and call will do, so that they find it done.
-
-    What takes time then is not to run code, but to copy the pages of memory that it writes to.
-    """
-    call = unpack(pack({"number": 1, "text": "one"}))
-    entry = entries.load(SAMPLE)
-    outcome, content = await entries.attempt(entry, "", 0, call)
-    pack_answer(0, outcome, content)
 
 
 def _describe(calls: Calls, order: entries.Order) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["BORN", "ENDED", "FORK", "KILL", "ORDER", "READY", "SPARE", "STATE"]
+__all__ = ["BORN", "ENDED", "FORK", "KILL", "ORDER", "READY", "STATE"]
 
 ORDER = struct.Struct(">BQ")
 """The pump to the zygote: what to do, and the number of the worker."""
@@ -14,9 +14,6 @@ FORK = 1
 
 KILL = 2
 """Kill a worker."""
-
-SPARE = 6
-"""Fork a worker as `FORK` does, which will have to wait for what it is for."""
 
 STATE = struct.Struct(">BQi")
 """The zygote to the pump: what happened, the number of the worker, and its wait status."""

@@ -132,11 +132,11 @@ class Fleet:
             output.close()
         self._remove_scratch()
 
-    async def _fork(self, spare: bool = False) -> Worker:
+    async def _fork(self) -> Worker:
         nursery = await self.start()
         self._count += 1
         number = self._count
-        channel, output = await nursery.fork(number, spare)
+        channel, output = await nursery.fork(number)
         worker = Worker(number, channel, self._settings.output, nursery.kill)
         self._workers[number] = worker
         self._outputs[number] = Output(output)
@@ -169,7 +169,7 @@ class Fleet:
     async def _add_spares(self) -> None:
         try:
             while len(self._spares) < self._settings.spares:
-                self._spares.append(await self._fork(spare=True))
+                self._spares.append(await self._fork())
         except WorkersError as error:
             logger.warning("no spare worker: %s", error)
         finally:

@@ -14,16 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from agentix.agentserver.worker.control import (
-    BORN,
-    ENDED,
-    FORK,
-    KILL,
-    ORDER,
-    READY,
-    SPARE,
-    STATE,
-)
+from agentix.agentserver.worker.control import BORN, ENDED, FORK, KILL, ORDER, READY, STATE
 from agentix.agentserver.worker.handlers import WorkersError
 from agentix.agentserver.worker.plan import Plan
 from agentix.agentserver.worker.report import Measure
@@ -99,12 +90,8 @@ class Nursery:
             if not self._ready.done() or self._ready.exception():
                 await self.aclose()
 
-    async def fork(self, number: int, spare: bool) -> tuple[socket.socket, int]:
+    async def fork(self, number: int) -> tuple[socket.socket, int]:
         """Orders a worker, and gives the socket to it and the pipe that its output comes from.
-
-        Args:
-            number: Its number.
-            spare: It will have to wait for what it is for.
 
         Raises:
             WorkersError: The zygote is gone, or does not take orders.
@@ -119,7 +106,7 @@ class Nursery:
                     output, written = os.pipe2(os.O_CLOEXEC)
                     ends.callback(os.close, output)
                     try:
-                        self._send(SPARE if spare else FORK, number, [theirs.fileno(), written])
+                        self._send(FORK, number, [theirs.fileno(), written])
                     finally:
                         os.close(written)
             except OSError as error:

@@ -1,6 +1,6 @@
-"""A sample of what a worker is for: a spare one loads and calls it while it waits for its order.
+"""A sample of what a worker is for: the zygote loads and calls it before it forks.
 
-What that takes of memory is then in the worker, where the first handler finds it.
+What Python writes down the first times, workers then find written.
 """
 
 from agentix.agentserver.metadata import HandlerMetadata

@@ -31,16 +31,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from agentix.agentserver.worker import child, hardening, jail, kernel
-from agentix.agentserver.worker.control import (
-    BORN,
-    ENDED,
-    FORK,
-    KILL,
-    ORDER,
-    READY,
-    SPARE,
-    STATE,
-)
+from agentix.agentserver.worker.control import BORN, ENDED, FORK, KILL, ORDER, READY, STATE
 from agentix.agentserver.worker.hardening import PROCESSES, Birth, Harness
 from agentix.agentserver.worker.jail import Jail
 from agentix.agentserver.worker.loop import make_loop, wakers
@@ -48,6 +39,12 @@ from agentix.agentserver.worker.plan import Plan
 from agentix.agentserver.worker.report import Measure
 
 __all__ = ["main"]
+
+ROUNDS = 12
+"""How often a sample is loaded and called: Python adapts code to what it does, by writing to it."""
+
+FILLING = 64 * 1024
+"""How much of each size is put between small objects, in bytes."""
 
 NOBODY = -1
 """In place of a process id where the kernel gives no process."""
@@ -111,13 +108,14 @@ def _serve(control: socket.socket, plan: Plan, held: Jail, measures: list[Measur
 
 async def _live(zygote: Zygote, loop: asyncio.AbstractEventLoop) -> NoReturn:
     """Serves the pump, and goes on as each worker, in whose loop this task then is."""
-    gc.collect()
-    gc.freeze()
+    for _ in range(ROUNDS):
+        await child.rehearse()
+    zygote.settle()
     newborn = zygote.run()
     newborn.leave_zygote()
     asyncio._set_running_loop(loop)  # asyncio knows the process of a running loop
     gc.enable()
-    await child.serve(newborn.spare)
+    await child.serve()
 
 
 def _kill_children() -> None:
@@ -148,8 +146,6 @@ class Newborn:
     """What wakes its loop: each descriptor, and the zygote's that it takes the place of."""
     descriptors: int
     """What every descriptor of the zygote is below."""
-    spare: bool
-    """It has to wait for its order."""
 
     def close(self) -> None:
         """Lets go of it, in the zygote."""
@@ -197,6 +193,7 @@ class Zygote:
         self._turn = int.from_bytes(os.urandom(2), "big")
         self._poll = select.poll()
         self._descriptors = os.sysconf("SC_OPEN_MAX")
+        self._filling: list[bytes] = []
 
     def rehearse(self) -> list[Measure]:
         """Hardens a process that then ends, to learn what this machine allows."""
@@ -220,6 +217,16 @@ class Zygote:
             Measure(step.name, step.name not in failures, failures.get(step.name, step.detail))
             for step in harness.steps
         ]
+
+    def settle(self) -> None:
+        """Leaves memory so that a worker writes to few pages of it, which are copied for it then.
+
+        The gaps between small objects are filled: a worker would put there what it makes, and
+        have one page after the other copied.
+        """
+        gc.collect()
+        self._filling = [bytes(size) for size in range(32, 480, 16) for _ in range(FILLING // size)]
+        gc.freeze()
 
     def run(self) -> Newborn:
         """Serves the pump until it leaves; returns in each worker, and nowhere else."""
@@ -274,8 +281,8 @@ class Zygote:
         if not message:
             self._end()
         match ORDER.unpack(message):
-            case (code, number) if code in (FORK, SPARE):
-                return self._fork(number, code == SPARE, *descriptors)
+            case (code, number) if code == FORK:
+                return self._fork(number, *descriptors)
             case (code, number) if code == KILL and number in self._pids:
                 os.kill(self._pids[number], signal.SIGKILL)
         return None
@@ -289,11 +296,11 @@ class Zygote:
             self._clean(number)
         os._exit(0)
 
-    def _fork(self, number: int, spare: bool, channel: int, output: int) -> Newborn | None:
+    def _fork(self, number: int, channel: int, output: int) -> Newborn | None:
         """Forks a worker, where it gives what that needs."""
         newborn = None
         try:
-            newborn = self._make_ready(number, spare, channel, output)
+            newborn = self._make_ready(number, channel, output)
             pid = self._new_process()
         except (OSError, kernel.KernelError) as error:
             os.write(output, f"no process for a worker: {error}\n".encode())
@@ -308,7 +315,7 @@ class Zygote:
         self._watch(number, pid)
         return None
 
-    def _make_ready(self, number: int, spare: bool, channel: int, output: int) -> Newborn:
+    def _make_ready(self, number: int, channel: int, output: int) -> Newborn:
         pair = socket.socketpair()
         for end in pair:
             end.setblocking(False)
@@ -319,7 +326,6 @@ class Zygote:
             output=output,
             wakers=tuple(zip((end.detach() for end in pair), self._wakers, strict=True)),
             descriptors=self._descriptors,
-            spare=spare,
         )
 
     def _watch(self, number: int, pid: int) -> None:
