@@ -41,9 +41,9 @@ def numbers_in(event: Event) -> list[int]:
     return [int(number) for number in re.findall(rb"<(?:done|number)[^>]*>(\d+)<", text)]
 
 
-def organism_to_kill(directory: Path) -> None:
+def organism_to_kill(directory: Path, journal: Mapping[str, int]) -> None:
     """Writes an organism.yaml that few handlers at a time work for."""
-    given = document(import_paths=[str(FIXTURE)], isolation="inprocess")
+    given = document(import_paths=[str(FIXTURE)], isolation="inprocess", journal=dict(journal))
     given["limits"] = {"concurrent_handlers": 3}
     given["listeners"] = [
         listener("tool", payload_class="fixture_handlers.NumberPayload",
@@ -63,10 +63,11 @@ def killed_pump(directory: Path, first: int, environment: Mapping[str, str]) -> 
     return {int(number): thread for number, thread, _ in map(str.split, lines)}
 
 
+@pytest.mark.parametrize("journal", [{}, {"segment_bytes": 1024}])
 async def test_what_was_acknowledged_is_answered_once_though_the_pump_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: Mapping[str, int]
 ) -> None:
-    organism_to_kill(tmp_path)
+    organism_to_kill(tmp_path, journal)
     seen = tmp_path / "seen"
     environment = os.environ | {"SEEN_NUMBERS": str(seen)}
     sent: dict[int, str] = {}
@@ -94,6 +95,7 @@ async def test_what_was_acknowledged_is_answered_once_though_the_pump_was_killed
     reported = [event for event in answered if event.kind == "huh"]
     assert 1 <= len(reported) <= 9
     assert all(b"<error>Handler failed</error>" in event.xml for event in reported)
+    assert (len(os.listdir(tmp_path / "journal")) > 4) == bool(journal)
 
 
 async def test_threads_and_events_go_on_after_a_restart(start: Start, tmp_path: Path) -> None:
@@ -194,17 +196,17 @@ def test_a_frame_that_was_not_written_whole_is_cut_off(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.write([[1, "first"]])
         journal.write([[2, "second"]])
-    file = tmp_path / "journal.log"
+    (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     for cut in (1, 5, len(whole) // 2 - 1):
         file.write_bytes(whole[:-cut])
         with Journal(tmp_path) as journal:
-            assert list(journal.frames()) == [[[1, "first"]]]
+            assert list(journal.frames(1)) == [[[1, "first"]]]
             journal.write([[3, "third"]])
-            assert list(journal.frames()) == [[[1, "first"]], [[3, "third"]]]
+            assert list(journal.frames(1)) == [[[1, "first"]], [[3, "third"]]]
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with Journal(tmp_path) as journal:
-        assert list(journal.frames()) == [[[1, "first"]]]
+        assert list(journal.frames(1)) == [[[1, "first"]]]
 
 
 def test_a_directory_that_can_not_be_written_is_told(tmp_path: Path) -> None:
@@ -217,7 +219,7 @@ async def test_many_wait_for_one_sync_of_the_disk(tmp_path: Path) -> None:
     with Journal(tmp_path, disk=True) as journal:
         journal.write([[1]])
         await asyncio.gather(*(journal.synced() for _ in range(100)))
-        assert list(journal.frames()) == [[[1]]]
+        assert list(journal.frames(1)) == [[[1]]]
 
 
 async def test_a_call_comes_back_with_a_journal_on_disk(start: Start) -> None:
@@ -256,7 +258,7 @@ def test_a_journal_that_can_not_be_written_takes_nothing_more(tmp_path: Path) ->
     assert first == second
     assert "File too large" in first
     with Journal(tmp_path) as journal:
-        assert list(journal.frames()) == [[[1, "x" * 100]]]
+        assert list(journal.frames(1)) == [[[1, "x" * 100]]]
 
 
 async def test_an_organism_that_does_not_run_takes_nothing(tmp_path: Path) -> None:

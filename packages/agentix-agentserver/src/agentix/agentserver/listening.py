@@ -24,9 +24,10 @@ class Wanted:
     """Whom they concern; `None` for everybody."""
 
     def __call__(self, event: Event) -> bool:
-        """Tells whether an event is wanted."""
-        return (self.thread is None or event.thread == self.thread) and (
-            self.principal is None or event.concerns(self.principal)
+        """Tells whether an event is wanted, as gaps always are."""
+        return event.kind == "gap" or (
+            (self.thread is None or event.thread == self.thread)
+            and (self.principal is None or event.concerns(self.principal))
         )
 
 
@@ -34,6 +35,8 @@ async def listen(
     ledger: Ledger, bus: EventBus, size: int, wanted: Wanted, after: int
 ) -> AsyncGenerator[Event, None]:
     """Gives events after a number: from the ledger, and then as they happen.
+
+    A `gap` stands for those that the journal has no more.
 
     Args:
         ledger: Has the events so far.
@@ -47,7 +50,8 @@ async def listen(
     subscription = bus.subscribe(wanted, size)
     try:
         if after < upto:
-            async with aclosing(_in_turns(ledger.events(wanted.thread or ""))) as past:
+            events = ledger.events(wanted.thread or "", after)
+            async with aclosing(_in_turns(events)) as past:
                 async for event in past:
                     if after < event.seq <= upto and wanted(event):
                         yield event
@@ -59,11 +63,14 @@ async def listen(
 
 
 async def history(ledger: Ledger, wanted: Wanted) -> AsyncGenerator[Event, None]:
-    """Gives the messages so far, oldest first."""
+    """Gives the messages so far, oldest first.
+
+    A `gap` stands for the part of the journal that was removed, where messages may have been.
+    """
     ledger.commit()
     async with aclosing(_in_turns(ledger.events(wanted.thread or ""))) as past:
         async for event in past:
-            if event.kind in ("message", "huh") and wanted(event):
+            if event.kind in ("message", "huh", "gap") and wanted(event):
                 yield event
 
 

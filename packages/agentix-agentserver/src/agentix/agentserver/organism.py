@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 SYSTEM = "system"
 """Who owns the thread that the organism boots in."""
+NAMELESS_BYTES = 1 << 26
+"""Bytes of events that an organism without a journal can look back on, at least."""
 
 
 class Organism:
@@ -102,8 +104,13 @@ class Organism:
     def _make_journal(self) -> Journal:
         spec = self.spec.journal
         if spec is None:
-            return Journal(None)
-        return Journal(self.directory / spec.path, disk=spec.sync == "disk")
+            return Journal(None, keep_bytes=NAMELESS_BYTES)
+        return Journal(
+            self.directory / spec.path,
+            disk=spec.sync == "disk",
+            segment_bytes=spec.segment_bytes,
+            keep_bytes=spec.keep_bytes,
+        )
 
     async def __aenter__(self) -> Self:
         """Starts workers, registers every listener, and delivers what the journal holds.
@@ -175,6 +182,7 @@ class Organism:
         self.pump.threads.bring_back(recovered.threads)
         for id, tokens in recovered.tokens.items():  # noqa: A001 - the thread's word for it
             self._thread(id).tokens = tokens
+        self._ledger.threads = self.pump.threads
         for thread in self.pump.threads:
             if thread.parent is None and thread.name == SYSTEM:
                 self.pump.prune(thread, True)

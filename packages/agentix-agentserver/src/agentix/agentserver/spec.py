@@ -196,6 +196,10 @@ class JournalSpec(_Section):
     """The directory of its files."""
     sync: Literal["process", "disk"] = "process"
     """What an acknowledged message survives: the end of the process, or of the machine."""
+    segment_bytes: int = Field(default=1 << 24, ge=1024)
+    """Bytes of a file, after which the next begins; a start reads the last one."""
+    keep_bytes: int | None = Field(default=None, ge=0)
+    """Bytes of earlier files that are kept, of which the last always is; absent for all."""
 
 
 class LimitsSpec(_Section):
