@@ -21,6 +21,7 @@ __all__ = ["Ledger", "Pending", "Recovered"]
 Entry = Sequence[Any]
 """What is written of one fact."""
 
+MESSAGES: Final = ("message", "huh")
 QUEUED: Final = 0
 HANDED: Final = 1
 STARTED: Final = 2
@@ -89,7 +90,8 @@ class Recovered:
     def read_snapshot(self, snapshot: Frame) -> None:
         """Begins with what a snapshot says."""
         self.seq, self.delivery, threads, pending = snapshot
-        for thread, parent, name, tokens in threads:
+        values = iter(threads)
+        for thread, parent, name, tokens in zip(values, values, values, values, strict=True):
             self.threads[thread] = (parent, name)
             if tokens:
                 self.tokens[thread] = tokens
@@ -97,15 +99,18 @@ class Recovered:
 
     def read(self, frame: Frame) -> None:
         """Takes in the entries of one frame."""
-        self.seq = frame[0]
+        seq = frame[0]
         events: dict[int, Entry] = {}
         for entry in _entries(frame):
-            if isinstance(entry[0], int):
+            what = entry[0]
+            if isinstance(what, int):
                 self._read_delivery(entry, events)
-            else:
-                self.seq += 1
-                events[self.seq] = entry
+                continue
+            seq += 1
+            events[seq] = entry
+            if what not in MESSAGES:
                 self._read_event(entry)
+        self.seq = seq
 
     def _read_event(self, entry: Entry) -> None:
         match entry:
@@ -260,10 +265,10 @@ class Ledger:
 
     def _begin_segment(self, threads: Iterable[Thread]) -> None:
         """Begins a segment of the journal with what all that was written comes to."""
-        alive = [
-            (each.id, "" if each.parent is None else each.parent.id, each.name, each.tokens)
-            for each in threads
-        ]
+        alive: list[Any] = []
+        for each in threads:
+            parent = "" if each.parent is None else each.parent.id
+            alive += (each.id, parent, each.name, each.tokens)
         pending = list(self._pending.values())
         self._journal.begin(self.seq + 1, (self.seq, self._delivery, alive, pending))
 
