@@ -60,7 +60,7 @@ def make_dataclass(cls: type[Any]) -> None:
             setattr(cls, name, value)
 
     def first(kind: type[Any], /, *args: object, **kwargs: object) -> Any:
-        if cls.__dict__["__dataclass_params__"] is parameters:
+        if made and cls.__dict__["__dataclass_params__"] is parameters:
             complete(cls, made, specified)
         return object.__new__(kind)
 
