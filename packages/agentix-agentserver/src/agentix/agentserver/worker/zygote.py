@@ -43,7 +43,7 @@ __all__ = ["main"]
 ROUNDS = 12
 """How often a sample is loaded and called: Python adapts code to what it does, by writing to it."""
 
-FILLING = 64 * 1024
+FILLING = 32 * 1024
 """How much of each size is put between small objects, in bytes."""
 
 NOBODY = -1
@@ -225,7 +225,7 @@ class Zygote:
         have one page after the other copied.
         """
         gc.collect()
-        self._filling = [bytes(size) for size in range(32, 480, 16) for _ in range(FILLING // size)]
+        self._filling = [bytes(size) for size in range(15, 480, 16) for _ in range(FILLING // size)]
         gc.freeze()
 
     def run(self) -> Newborn:
