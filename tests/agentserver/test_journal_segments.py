@@ -161,6 +161,21 @@ def test_a_large_snapshot_is_not_written_again_for_little(tmp_path: Path) -> Non
         assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_segment_that_can_not_begin_loses_nothing_that_was_taken(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=SMALL) as journal:
+        ledger, _ = ledger_of(journal)
+        messages(ledger, 1)
+        for seq in range(2, 20):
+            (tmp_path / f"{seq:020}.log").mkdir()
+        with pytest.raises(JournalError, match="File exists"):
+            messages(ledger, 20)
+        taken = ledger.seq - 1
+        assert seqs(ledger.events()) == [("message", seq) for seq in range(1, taken + 1)]
+    for seq in range(2, 20):
+        (tmp_path / f"{seq:020}.log").rmdir()
+    assert recovered_from(tmp_path).seq == taken
+
+
 def test_the_oldest_segments_go_and_a_gap_stands_for_them(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL, keep_bytes=3 * SMALL) as journal:
         ledger, _ = ledger_of(journal)

@@ -194,6 +194,8 @@ class Journal:
 
     def _flush(self) -> bool:
         """Writes what waits."""
+        if not self._waiting:
+            return False
         data = b"".join(self._waiting)
         self._waiting.clear()
         self._waiting_bytes = 0

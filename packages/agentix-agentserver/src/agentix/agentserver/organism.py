@@ -260,7 +260,8 @@ class Organism:
         """Gives events as they happen, after those that have happened already.
 
         A subscriber that is too slow gets a `gap`: the events before its `seq` are to be had by
-        listening again.
+        listening again. A `gap` among those that have happened is for good: the journal has them
+        no more.
 
         Args:
             thread: The thread whose events are wanted; `None` for all.
@@ -276,6 +277,8 @@ class Organism:
         self, thread: str, principal: Principal | str | None = None
     ) -> AsyncGenerator[Event, None]:
         """Gives the messages of a thread, oldest first; those of threads that ended, too.
+
+        A `gap` comes first where the journal has not all events any more.
 
         Args:
             thread: The UUID of the thread.
