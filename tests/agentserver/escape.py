@@ -21,7 +21,7 @@ from typing import Any
 from agentix.agentserver.worker import jail, kernel, seccomp
 from agentix.agentserver.worker.handlers import HandlerFailed, HandlerSource
 from agentix.agentserver.worker.pool import Workers
-from tests.agentserver.workers import GUESTS, settings
+from tests.agentserver.workers import GUESTS, call, settings
 
 NOBODY = 65534
 
@@ -166,7 +166,7 @@ async def attack(workers: Workers, name: str, target: str = "", thread: str = "t
     """Tries one attack; answers what the handler says, or how its call failed."""
     try:
         plain = {"name": name, "target": target}
-        return (await workers.call(EVIL, thread, 0, plain, 20)).decode()
+        return (await call(workers, EVIL, thread, plain, 20)).decode()
     except HandlerFailed as failed:
         return f"{failed.kind}: {failed.detail}"
 

@@ -11,7 +11,7 @@ from agentix.agentserver.worker.handlers import FailureKind, Handlers, HandlerSo
 from agentix.agentserver.worker.inprocess import InProcess
 from agentix.agentserver.worker.pool import Workers
 from agentix.agentserver.worker.settings import Isolation
-from tests.agentserver.workers import ADD, GUESTS, failure, settings, source, sum_of, tell
+from tests.agentserver.workers import ADD, GUESTS, call, failure, settings, source, sum_of, tell
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ async def test_a_listener_with_other_code_gets_another_worker(workers: Workers) 
     listener = source("remember", "AddPayload")
     other = HandlerSource("remember", "plain_handlers.add", listener.payload_classes)
     plain = {"a": 1, "b": 2}
-    assert await workers.call(listener, "code", 0, plain, 10) == b"{'code': [1]}"
-    assert await workers.call(other, "code", 0, plain, 10) == b"<result>3</result>"
-    assert await workers.call(listener, "code", 0, plain, 10) == b"{'code': [1]}"
+    assert await call(workers, listener, "code", plain) == b"{'code': [1]}"
+    assert await call(workers, other, "code", plain) == b"<result>3</result>"
+    assert await call(workers, listener, "code", plain) == b"{'code': [1]}"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_a35_memory_is_of_one_thread_until_it_is_pruned(workers: Workers) 
     listener = source("remember", "AddPayload")
 
     async def remember(thread: str, number: int) -> object:
-        return eval(await workers.call(listener, thread, 0, {"a": number}, 10))
+        return eval(await call(workers, listener, thread, {"a": number}))
 
     assert await remember("A", 1) == {"A": [1]}
     assert await remember("A", 2) == {"A": [1, 2]}
@@ -170,15 +170,15 @@ async def test_a35_memory_is_of_one_thread_until_it_is_pruned(workers: Workers) 
 async def test_a_listener_s_worker_is_shared_where_that_is_asked_for() -> None:
     listener = source("remember", "AddPayload")
     async with Workers(settings(isolation=Isolation.LISTENER)) as workers:
-        await workers.call(listener, "A", 0, {"a": 1}, 10)
-        assert await workers.call(listener, "B", 0, {"a": 2}, 10) == b"{'A': [1], 'B': [2]}"
+        await call(workers, listener, "A", {"a": 1})
+        assert await call(workers, listener, "B", {"a": 2}) == b"{'A': [1], 'B': [2]}"
         await workers.forget("remember", "A")
-        assert await workers.call(listener, "B", 0, {"a": 3}, 10) == b"{'A': [1], 'B': [2, 3]}"
+        assert await call(workers, listener, "B", {"a": 3}) == b"{'A': [1], 'B': [2, 3]}"
 
 
 async def test_calls_of_one_thread_are_answered_in_their_order(workers: Workers) -> None:
     listener = source("remember", "AddPayload")
-    calls = [workers.call(listener, "order", 0, {"a": number}, 10) for number in range(50)]
+    calls = [call(workers, listener, "order", {"a": number}) for number in range(50)]
     answers = await asyncio.gather(*calls)
     assert answers[-1] == repr({"order": list(range(50))}).encode()
 

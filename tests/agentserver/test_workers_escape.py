@@ -15,7 +15,7 @@ import pytest
 
 from agentix.agentserver.worker.pool import Workers
 from tests.agentserver.escape import EVIL, NOBODY, Found, attack, run_suite
-from tests.agentserver.workers import settings
+from tests.agentserver.workers import call, settings
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -76,7 +76,8 @@ def check(found: Found) -> None:
     for frame in eval(answers.pop("frames")):
         assert frame.partition(":")[0] in TRUSTED_MODULES
     for attempt in ("an unknown call", "a coming call", "with an unknown outcome"):
-        assert answers.pop(f"answer {attempt}").startswith("died: it answered call ")
+        answer = answers.pop(f"answer {attempt}")
+        assert answer.startswith(("died: it answered call ", "died: it wrote 27 bytes more than "))
     assert answers.pop("announce 4 GB").startswith("oversized: an answer of 4000000000 bytes")
     assert answers.pop("answer noise").split(":")[0] in ("oversized", "died")
     assert answers.pop("close the socket").startswith("died: it closed its socket")
@@ -182,7 +183,7 @@ async def test_a56_no_memory_of_another_thread_or_name_is_left_in_a_worker() -> 
     async with Workers(settings(spares=0)) as workers:
         other = EVIL.__class__(name, EVIL.handler, EVIL.payload_classes, agent=True)
         plain = {"name": "store", "target": secret}
-        await workers.call(other, "other", 0, plain, 10)
+        await call(workers, other, "other", plain)
         for marker in (secret, name):
             assert await attack(workers, "raw_memory", marker[::-1], thread=marker[:4]) == "0"
         await attack(workers, "store", own, thread="own")

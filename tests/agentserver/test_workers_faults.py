@@ -19,7 +19,7 @@ from agentix.agentserver.worker.pool import Workers
 from agentix.agentserver.worker.settings import Isolation
 from tests.agentserver.escape import attack
 from tests.agentserver.processes import descendants, is_alive, until
-from tests.agentserver.workers import GUESTS, failure, settings, source, sum_of, tell
+from tests.agentserver.workers import GUESTS, call, failure, settings, source, sum_of, tell
 
 MISBEHAVE = source("misbehave")
 
@@ -98,16 +98,6 @@ async def test_a_fork_bomb_ends_at_its_deadline(workers: Workers) -> None:
     assert await sum_of(workers, 1, 2) == b"<result>3</result>"
 
 
-async def test_a_call_that_is_given_up_ends_its_worker(workers: Workers) -> None:
-    await tell(workers, MISBEHAVE, "nothing", "given up")
-    call = asyncio.create_task(tell(workers, MISBEHAVE, "sleep", "given up"))
-    await sum_of(workers, 1, 2)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert await tell(workers, MISBEHAVE, "nothing", "given up") == b"<fine/>"
-
-
 async def test_forgetting_a_thread_fails_its_call(workers: Workers) -> None:
     call = asyncio.create_task(failure(tell(workers, MISBEHAVE, "sleep", "forgotten")))
     await sum_of(workers, 1, 2)
@@ -173,10 +163,10 @@ async def test_idle_workers_make_room_and_then_start_afresh() -> None:
     async with Workers(settings(workers=2, spares=0)) as workers:
         listener = source("remember", "AddPayload")
         for thread in ("A", "B", "C"):
-            await workers.call(listener, thread, 0, {"a": 1}, 10)
+            await call(workers, listener, thread, {"a": 1})
             assert len(live(workers)) <= 2
-        assert await workers.call(listener, "C", 0, {"a": 2}, 10) == b"{'C': [1, 2]}"
-        assert await workers.call(listener, "A", 0, {"a": 2}, 10) == b"{'A': [2]}"
+        assert await call(workers, listener, "C", {"a": 2}) == b"{'C': [1, 2]}"
+        assert await call(workers, listener, "A", {"a": 2}) == b"{'A': [2]}"
 
 
 async def test_calls_wait_for_room_where_every_worker_is_busy() -> None:
@@ -190,7 +180,7 @@ async def test_one_who_stops_waiting_for_room_does_not_keep_it() -> None:
     async with Workers(settings(workers=1, spares=0)) as workers:
         first = asyncio.create_task(failure(tell(workers, MISBEHAVE, "sleep", "A", deadline=1)))
         await until(lambda: len(live(workers)) == 1)
-        second = asyncio.create_task(sum_of(workers, 1, 1, "B"))
+        second = asyncio.create_task(workers.describe(MISBEHAVE))
         third = asyncio.create_task(sum_of(workers, 1, 2, "C"))
         await asyncio.sleep(0)
         second.cancel()

@@ -82,18 +82,30 @@ def test_readable_paths_are_no_parts_of_others_and_never_everything(tmp_path: Pa
     assert not [entry for entry in found if entry.startswith(f"{tmp_path}/")]
 
 
-def test_answers_are_cut_wherever_they_break() -> None:
+def test_answers_are_put_together_wherever_they_break() -> None:
     answers = [
         (1, Outcome.VALUE, b"one"),
         (2, Outcome.RAISED, b""),
         (2**63, Outcome.VALUE, b"x" * 99),
     ]
-    stream = b"".join(pack_answer(*answer) for answer in answers)
-    for size in (1, 2, 13, 14, 50, len(stream)):
+    for size in (1, 2, 13, 14, 50, 200):
         reader, found = AnswerReader(limit=99), []
-        for start in range(0, len(stream), size):
-            found += reader.feed(stream[start : start + size])
-        assert found == answers
+        for answer in answers:
+            data = pack_answer(*answer)
+            found += [
+                reader.feed(data[start : start + size]) for start in range(0, len(data), size)
+            ]
+        assert [answer for answer in found if answer is not None] == answers
+
+
+def test_an_answer_to_a_call_that_is_yet_to_come_is_refused() -> None:
+    early = pack_answer(1, Outcome.VALUE, b"one") + pack_answer(2, Outcome.VALUE, b"two")
+    with pytest.raises(FrameError, match="it wrote 16 bytes more than its answer to call 1"):
+        AnswerReader(limit=99).feed(early)
+    reader = AnswerReader(limit=99)
+    assert reader.feed(early[:10]) is None
+    with pytest.raises(FrameError, match="it wrote 16 bytes more than its answer to call 1"):
+        reader.feed(early[10:])
 
 
 def test_an_answer_over_the_limit_is_refused_by_its_header_alone() -> None:

@@ -1,5 +1,6 @@
 """What the tests of workers share: the sources of their handlers, and pools to run them in."""
 
+import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,22 @@ def source(
 ADD = source("add", "AddPayload")
 
 
+async def call(
+    handlers: Handlers,
+    listener: HandlerSource,
+    thread: str,
+    plain: dict[str, Any],
+    seconds: float = SOON,
+) -> bytes:
+    """Calls a listener, and waits for what its handler returns."""
+    outcome: asyncio.Future[bytes | HandlerFailed] = asyncio.get_running_loop().create_future()
+    handlers.begin(listener, thread, 0, plain, seconds, outcome.set_result)
+    result = await outcome
+    if isinstance(result, HandlerFailed):
+        raise result
+    return result
+
+
 async def tell(
     handlers: Handlers,
     listener: HandlerSource,
@@ -39,12 +56,12 @@ async def tell(
     deadline: float = SOON,
 ) -> bytes:
     """Calls a listener that takes a text."""
-    return await handlers.call(listener, thread, 0, {"text": text}, deadline)
+    return await call(handlers, listener, thread, {"text": text}, deadline)
 
 
 async def sum_of(handlers: Handlers, a: int, b: int, thread: str = "thread") -> bytes:
     """Calls the adder."""
-    return await handlers.call(ADD, thread, 0, {"a": a, "b": b}, SOON)
+    return await call(handlers, ADD, thread, {"a": a, "b": b})
 
 
 async def failure(call: Awaitable[bytes]) -> tuple[FailureKind, str]:

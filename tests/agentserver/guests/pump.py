@@ -2,23 +2,30 @@
 
 import asyncio
 import sys
+from typing import Any
 
-from agentix.agentserver.worker.handlers import HandlerSource
+from agentix.agentserver.worker.handlers import HandlerFailed, HandlerSource
 from agentix.agentserver.worker.pool import Workers
 from agentix.agentserver.worker.settings import WorkerSettings
+
+
+def begin(
+    workers: Workers, source: HandlerSource, thread: str, plain: dict[str, Any]
+) -> asyncio.Future[bytes | HandlerFailed]:
+    outcome: asyncio.Future[bytes | HandlerFailed] = asyncio.get_running_loop().create_future()
+    workers.begin(source, thread, 0, plain, 3600, outcome.set_result)
+    return outcome
 
 
 async def main() -> None:
     sleeper = HandlerSource("x", "plain_handlers.misbehave", ("plain_handlers.Text",))
     leaver = HandlerSource("y", "hostile_handlers.attack", ("hostile_handlers.Attack",))
     async with Workers(WorkerSettings(path=(sys.argv[1],))) as workers:
-        plain = {"name": "leave_child", "target": ""}
-        await workers.call(leaver, "left", 0, plain, 10)
-        call = workers.call(sleeper, "t", 0, {"text": "sleep"}, 3600)
-        task = asyncio.create_task(call)
-        await workers.call(sleeper, "u", 0, {"text": "nothing"}, 10)
+        await begin(workers, leaver, "left", {"name": "leave_child", "target": ""})
+        sleeping = begin(workers, sleeper, "t", {"text": "sleep"})
+        await begin(workers, sleeper, "u", {"text": "nothing"})
         print("ready", flush=True)
-        await task
+        await sleeping
 
 
 asyncio.run(main())

@@ -24,7 +24,7 @@ def admit(listener: Listener, thread: Thread, *, anew: bool) -> str | None:
     thread.iterations += 1
     if thread.iterations > listener.iterations:
         return f"{listener.name}: more than {listener.iterations} messages for one of its caller"
-    if not may_use(listener, thread):
+    if listener.tokens is not None and not may_use(listener, thread):
         return f"{listener.name}: {thread.tokens} tokens used; {listener.tokens} are allowed"
     return None
 

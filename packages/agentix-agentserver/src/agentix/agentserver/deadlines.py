@@ -15,26 +15,24 @@ class Deadlines:
         self._watched: dict[asyncio.Future[None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def wait(self, future: asyncio.Future[None], seconds: float) -> None:
-        """Waits for a future.
+    def watch(self, future: asyncio.Future[None], seconds: float) -> None:
+        """Ends a future with a TimeoutError when it takes too long.
 
         Args:
             future: What is waited for; it is nobody else's.
             seconds: How long, to within a few hundredths; nothing is waited for in 0 seconds.
-
-        Raises:
-            TimeoutError: It took longer.
         """
-        if seconds <= 0:
-            raise TimeoutError
+        if seconds <= 0 and not future.done():
+            future.set_exception(TimeoutError())
+            return
         loop = future.get_loop()
         self._watched[future] = loop.time() + seconds
         if self._timer is None:
             self._timer = loop.call_later(SWEEP, self._sweep, loop)
-        try:
-            await future
-        finally:
-            del self._watched[future]
+
+    def forget(self, future: asyncio.Future[None]) -> None:
+        """Looks at a future no more."""
+        self._watched.pop(future, None)
 
     def end(self, error: Exception) -> None:
         """Ends every wait with an error."""

@@ -2,23 +2,25 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 
 from lxml import etree
 from lxml.etree import _Element as Element
 
 from agentix.agentserver.core import Primitive
 from agentix.agentserver.errors import Malformed
+from agentix.agentserver.exchange import Exchange
 from agentix.agentserver.ingress import Ingress
 from agentix.agentserver.ledger import Ledger
 from agentix.agentserver.names import new_thread_id
 from agentix.agentserver.pipeline import Failure, MessageState
 from agentix.agentserver.registry import Listener, Registry
-from agentix.agentserver.routing import Calls, Way, route
-from agentix.agentserver.scheduler import Delivery, Exchange, Target
+from agentix.agentserver.routing import Way, route
+from agentix.agentserver.scheduler import Delivery, Target
 from agentix.agentserver.threads import Thread
 from agentix.agentserver.xml.canonical import canonical
 from agentix.agentserver.xml.emission import Emission, read_emission
-from agentix.agentserver.xml.envelope import build_envelope
+from agentix.agentserver.xml.envelope import compose
 from agentix.agentserver.xml.huh import CannedText, huh
 from agentix.agentserver.xml.limits import Limits
 
@@ -73,9 +75,10 @@ class Emitter:
             failure = Failure(CannedText.MALFORMED, str(error))
             await self._refuse(thread, returned, failure, exchange)
             return
-        self._note(delivery.target, emission)
+        if emission.envelopes or emission.repairs or emission.prose:
+            self._note(delivery.target, emission)
         if not emission.payloads:
-            await self.fail(delivery, CannedText.NO_BYTES, "it returned no element")
+            await self.fail(delivery, Failure(CannedText.NO_BYTES, "it returned no element"))
             return
         answered = False
         for element in emission.payloads:
@@ -83,7 +86,8 @@ class Emitter:
                 sent = await self._emit(delivery.target, element, exchange, emission.repairs)
                 answered = answered or sent
         if not answered:
-            await self.fail(delivery, CannedText.NO_BYTES, "all that it returned was dropped")
+            dropped = Failure(CannedText.NO_BYTES, "all that it returned was dropped")
+            await self.fail(delivery, dropped)
 
     async def _emit(
         self, source: Target, element: Element, exchange: Exchange, repairs: tuple[str, ...]
@@ -91,17 +95,20 @@ class Emitter:
         """Sends one payload where its tag says; gives whether anybody hears of it."""
         thread = source.thread
         tag = str(element.tag)
-        match route(source.listener, tag):
-            case Calls(listeners):
-                for listener in listeners:
-                    if not await self._call(source, listener, element, exchange, repairs):
-                        break
+        way = route(source.listener, tag)
+        match way:
             case Way.UP:
                 sender = source.listener.name
                 await self.reply(thread.parent, element, sender, exchange, thread, repairs)
+            case tuple():
+                for listener in way:
+                    # Steps may change what they are given, and others are to get it as it was.
+                    own = element if listener is way[-1] else deepcopy(element)
+                    if not await self._call(source, listener, own, exchange, repairs):
+                        break
             case Primitive.TODO_UNTIL:
                 await self.reply(thread, element, CORE, exchange, thread, repairs)
-            case Primitive.RETURN | Primitive.HALT as way:
+            case Primitive.RETURN | Primitive.HALT:
                 await self.reply(thread.parent, element, CORE, exchange, thread, repairs)
                 self._prune(thread, way is Primitive.HALT)
             case Way.DROP:
@@ -150,18 +157,21 @@ class Emitter:
         is_huh: bool = False,
     ) -> None:
         """Sends an element to a thread, or to the first one above that takes such replies."""
+        receiver, targets = self._receiver(thread, element)
+        if receiver is not None:
+            await self._send(sender, receiver, element, exchange, emitter, repairs, targets, is_huh)
+
+    def _receiver(
+        self, thread: Thread | None, element: Element
+    ) -> tuple[Thread | None, tuple[Target, ...]]:
+        """Gives the thread that takes a reply, and as what; none where all are forgotten."""
         while thread is not None and thread.parent is not None:
             listener = self._registry.get(thread.name) if thread.alive else None
             index = None if listener is None else listener.reply_class(str(element.tag))
             if listener is not None and index is not None:
-                target = Target(listener, thread, index)
-                await self._send(
-                    sender, thread, element, exchange, emitter, repairs, (target,), is_huh=is_huh
-                )
-                return
+                return thread, (Target(listener, thread, index),)
             thread = thread.parent
-        if thread is not None:
-            await self._send(sender, thread, element, exchange, emitter, repairs, (), is_huh=is_huh)
+        return thread, ()
 
     async def _send(
         self,
@@ -172,39 +182,42 @@ class Emitter:
         emitter: Thread | None,
         repairs: tuple[str, ...],
         targets: tuple[Target, ...],
-        *,
         is_huh: bool = False,
     ) -> bool:
-        """Builds the envelope around an element, and takes it through all steps."""
+        """Composes the message around an element, and takes it through all steps."""
         try:
-            envelope = build_envelope(sender, thread.name, thread.id, element, repairs)
+            envelope = compose(sender, thread.name, thread.id, element, self._limits, repairs)
         except Malformed as error:
-            failure = Failure(CannedText.MALFORMED, str(error))
-            await self._refuse(emitter or thread, attempt_of(element), failure, exchange)
-            return False
-        state = MessageState(
-            raw_bytes=envelope,
-            exchange=exchange,
-            emitter=emitter,
-            attempt=element,
-            is_huh=is_huh,
-            from_id=sender,
-            thread=thread,
-            target_listeners=targets,
-        )
+            state = MessageState(b"", exchange, sender)
+            state.error = Failure(CannedText.MALFORMED, str(error))
+        else:
+            state = MessageState(envelope.canonical, exchange, sender)
+            state.composed = True
+            state.payload_tree = envelope.payload
+            state.canonical = envelope.canonical
+            state.to = envelope.to
+            state.repairs = envelope.repairs
+            state.target_listeners = targets
+        state.thread_id = thread.id
+        state.thread = thread
+        state.emitter = emitter
+        state.attempt = element
+        state.is_huh = is_huh
         await self._process(state)
         return state.error is None
 
     async def tell(self, principal: str, element: Element, exchange: Exchange) -> None:
         """Sends a `<huh>` to a principal whose message had no thread of its own."""
         thread = Thread(new_thread_id(), principal, None)
-        await self._send(CORE, thread, element, exchange, None, (), (), is_huh=True)
+        await self._send(CORE, thread, element, exchange, None, (), (), True)
 
-    async def fail(self, delivery: Delivery, text: CannedText, detail: str) -> None:
+    async def fail(self, delivery: Delivery, failure: Failure) -> None:
         """Tells the caller of a handler that there will be no answer; the thread lives on."""
         thread, state = delivery.target.thread, delivery.state
         name = delivery.target.listener.name
-        logger.warning("%s failed in thread %s: %s: %s", name, thread.id, text.value, detail)
+        text = failure.text or CannedText.HANDLER_FAILED
+        reason = f"{text.value}: {failure.detail}"
+        logger.warning("%s failed in thread %s: %s", name, thread.id, reason)
         attempt = b"" if state.payload_tree is None else canonical(state.payload_tree)
         element = huh(text, attempt)
         await self.reply(thread.parent, element, CORE, state.exchange, is_huh=True)
@@ -213,15 +226,10 @@ class Emitter:
         self, thread: Thread, attempt: bytes, failure: Failure, exchange: Exchange
     ) -> None:
         """Gives what can not be sent to the system pipeline."""
-        state = MessageState(
-            raw_bytes=attempt,
-            exchange=exchange,
-            emitter=thread,
-            attempt=attempt,
-            from_id=thread.name,
-            thread_id=thread.id,
-            error=failure,
-        )
+        state = MessageState(attempt, exchange, thread.name)
+        state.emitter = thread
+        state.thread_id = thread.id
+        state.error = failure
         await self._process(state)
 
     def _security(self, name: str, thread: Thread, detail: str) -> None:

@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 
-from lxml.etree import _Element as Element
-
 from agentix.agentserver.core import META_NAMESPACE, PRIVILEGED_NAMESPACE
 from agentix.agentserver.errors import Malformed, PayloadError
 from agentix.agentserver.ledger import Ledger
 from agentix.agentserver.names import is_thread_id, new_thread_id
-from agentix.agentserver.payload import PayloadCodec
-from agentix.agentserver.pipeline import Failure, MessageState, Step
+from agentix.agentserver.pipeline import Failure, MessageState, Step, from_outside
 from agentix.agentserver.principal import Principal
 from agentix.agentserver.registry import Listener, Registry
 from agentix.agentserver.scheduler import Target
@@ -45,7 +42,8 @@ class Ingress:
             self.route_message,
         )
 
-    async def open_message(self, state: MessageState) -> None:
+    @from_outside
+    def open_message(self, state: MessageState) -> None:
         """Bounds, parses, repairs, canonicalises and validates the envelope."""
         try:
             envelope = open_envelope(state.raw_bytes, self._limits)
@@ -58,18 +56,19 @@ class Ingress:
         state.to = envelope.to
         state.repairs = envelope.repairs
         state.thread_id = envelope.thread or ""
-        state.metadata["from"] = envelope.sender
+        state.claimed = envelope.sender
 
-    async def check_provenance(self, state: MessageState) -> None:
+    @from_outside
+    def check_provenance(self, state: MessageState) -> None:
         """Refuses a `<from>` that is not who the pump knows the sender to be."""
-        claimed = state.metadata["from"]
-        if claimed == state.from_id:
+        if state.claimed == state.from_id:
             return
-        detail = f"{state.from_id} claims to be {claimed!r}"
+        detail = f"{state.from_id} claims to be {state.claimed!r}"
         state.thread_id = ""
         state.error = Failure(CannedText.MALFORMED, detail, security=True)
 
-    async def assign_thread(self, state: MessageState) -> None:
+    @from_outside
+    def assign_thread(self, state: MessageState) -> None:
         """Keeps the thread of an external message that is new or its sender's; else opens one."""
         if state.principal is None:
             return
@@ -106,7 +105,8 @@ class Ingress:
         self._ledger.opened(thread)
         return thread
 
-    async def route_message(self, state: MessageState) -> None:
+    @from_outside
+    def route_message(self, state: MessageState) -> None:
         """Finds the listeners of an external message by its root tag; the pump set all others."""
         if state.principal is None:
             return
@@ -135,8 +135,9 @@ class Ingress:
     def _targets(self, state: MessageState, listeners: Sequence[Listener]) -> tuple[Target, ...]:
         if not listeners:
             state.error = Failure(CannedText.INVALID_PAYLOAD, "a root tag that leads nowhere")
-        assert state.thread is not None
-        return tuple(Target(each, self.child(state.thread, each.name)) for each in listeners)
+        thread = state.thread
+        assert thread is not None
+        return tuple([Target(each, self.child(thread, each.name)) for each in listeners])
 
     def child(self, parent: Thread, name: str) -> Thread:
         """Gives the thread of a listener below another one, a new one where there is none."""
@@ -147,31 +148,23 @@ class Ingress:
         return thread
 
 
-async def validate_payload(state: MessageState) -> None:
+def validate_payload(state: MessageState) -> None:
     """Refuses a payload that the schema of its listener refuses."""
     assert state.target is not None
     assert state.payload_tree is not None
-    codec = codec_of(state.target, state.payload_tree)
-    if codec is not None and not codec.validate(state.payload_tree):
+    if state.codec is not None and not state.codec.validate(state.payload_tree):
         name = state.target.listener.name
         state.error = Failure(CannedText.INVALID_PAYLOAD, f"the schema of {name} refuses it")
 
 
-async def read_payload(state: MessageState) -> None:
+def read_payload(state: MessageState) -> None:
     """Turns a valid payload into plain values; a class that takes any reply gets tag and XML."""
-    assert state.target is not None
     assert state.payload_tree is not None
-    codec = codec_of(state.target, state.payload_tree)
-    if codec is None:
+    if state.codec is None:
         tag = str(state.payload_tree.tag).rpartition("}")[2]
         state.payload = {"tag": tag, "xml": canonical(state.payload_tree).decode()}
         return
     try:
-        state.payload = codec.decode(state.payload_tree)
+        state.payload = state.codec.decode(state.payload_tree)
     except PayloadError as error:
         state.error = Failure(CannedText.INVALID_PAYLOAD, str(error))
-
-
-def codec_of(target: Target, payload: Element) -> PayloadCodec | None:
-    """Gives what reads a payload for a target; `None` where any element will do."""
-    return target.listener.codec(target.payload_class, str(payload.tag))

@@ -214,7 +214,9 @@ class Organism:
         """
         self._check_message(message)
         seq = self._ledger.seq
-        state, _ = await self.pump.post(message, Principal.of(principal))
+        state = await self.pump.post(message, Principal.of(principal))
+        self._check_running()
+        await state.exchange.wait_written()
         return Receipt(state.thread_id, seq)
 
     async def call(
@@ -237,16 +239,21 @@ class Organism:
             JournalError: The journal can not be written; the message is not taken.
         """
         self._check_message(message)
-        state, exchange = await self.pump.post(message, Principal.of(principal))
+        state = await self.pump.post(message, Principal.of(principal))
+        self._check_running()
+        exchange = state.exchange
         try:
-            await exchange.ended(self._deadlines, timeout)
+            await exchange.wait_ended(self._deadlines, timeout)
         except TimeoutError:
             raise CallTimeoutError(state.thread_id, exchange.replies) from None
         return exchange.replies
 
-    def _check_message(self, message: object) -> None:
+    def _check_running(self) -> None:
         if not self._running:
             raise OrganismClosedError("the organism does not run: use it in an `async with`")
+
+    def _check_message(self, message: object) -> None:
+        self._check_running()
         if not isinstance(message, bytes):
             kind = type(message).__name__
             raise TypeError(f"a message is an envelope in bytes, not a {kind}: wrap() makes one")

@@ -1,6 +1,7 @@
 """Principals: who an external message comes from, as a gateway established it."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = ["LOCAL", "Principal"]
 
@@ -21,11 +22,16 @@ class Principal:
     @staticmethod
     def of(principal: "Principal | str") -> "Principal":
         """Gives a principal by its name, one who may send everything and is no admin."""
-        return Principal(principal) if isinstance(principal, str) else principal
+        return _named(principal) if isinstance(principal, str) else principal
 
     def may_send(self, root: str) -> bool:
         """Tells whether it may send messages of a root tag."""
         return self.roots is None or root in self.roots
+
+
+@lru_cache(maxsize=256)
+def _named(name: str) -> Principal:
+    return Principal(name)
 
 
 LOCAL = Principal("local", admin=True)

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from functools import partial
 
 from agentix.agentserver import budget
+from agentix.agentserver.eager import run_eagerly
 from agentix.agentserver.emitter import CORE, Emitter
+from agentix.agentserver.exchange import Exchange
 from agentix.agentserver.ingress import Ingress
 from agentix.agentserver.ledger import Ledger, Pending
 from agentix.agentserver.meta import Meta
@@ -15,12 +16,13 @@ from agentix.agentserver.names import RESERVED
 from agentix.agentserver.pipeline import Failure, MessageState, Pipeline
 from agentix.agentserver.principal import Principal
 from agentix.agentserver.registry import Registry
-from agentix.agentserver.scheduler import Delivery, Exchange, Scheduler, Target
+from agentix.agentserver.scheduler import Delivery, Scheduler, Target
 from agentix.agentserver.spec import LimitsSpec, MetaSpec
 from agentix.agentserver.system import System
 from agentix.agentserver.threads import Thread, Threads
 from agentix.agentserver.trusted import Request
-from agentix.agentserver.worker.handlers import FailureKind, HandlerFailed, Handlers
+from agentix.agentserver.turns import Turns
+from agentix.agentserver.worker.handlers import FailureKind, HandlerFailed, Handlers, HandlerSource
 from agentix.agentserver.xml.canonical import canonical
 from agentix.agentserver.xml.huh import CannedText, huh
 from agentix.agentserver.xml.limits import Limits
@@ -71,8 +73,10 @@ class Pump:
         """The steps of every message, before those of its listener."""
         self.system = Pipeline(System(ledger, self._emitter, Meta(meta, registry)).steps())
         """The steps of messages that no listener gets."""
-        self._starting: list[Delivery] = []
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._turns = Turns(ledger, self._begin, self._finish)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._quiet: asyncio.Future[None] | None = None
         self._closing = False
         self._forgotten: list[tuple[str, str]] = []
         self._forgetting: asyncio.Task[None] | None = None
@@ -82,31 +86,29 @@ class Pump:
         """How many handlers run."""
         return self._scheduler.running
 
-    async def post(self, message: bytes, principal: Principal) -> tuple[MessageState, Exchange]:
-        """Takes an external message; it is written when this returns."""
+    async def post(self, message: bytes, principal: Principal) -> MessageState:
+        """Takes an external message; its exchange tells when it is written, and when it is over."""
         exchange = Exchange()
-        exchange.hold()
-        state = MessageState(
-            raw_bytes=message, exchange=exchange, principal=principal, from_id=principal.name
-        )
+        state = MessageState(message, exchange, principal.name)
+        state.principal = principal
         if principal.name in self._registry or principal.name in RESERVED:
             detail = f"{principal.name} is the name of a listener, or of the pump"
             state.error = Failure(CannedText.MALFORMED, detail, security=True)
         await self.process(state)
-        exchange.release()
-        self.commit()
-        if self._ledger.on_disk:
-            await self._ledger.synced()
-        return state, exchange
+        self._turns.accepted.append(exchange)
+        self._release(exchange)
+        self._turns.soon()
+        return state
 
     async def process(self, state: MessageState) -> None:
         """Takes a message through its steps, and on to its listeners or out of the organism."""
-        payloads: list[dict[str, Any]] = []
         if state.error is None:
             try:
-                await self.ingress.run(state)
-                if state.error is None and state.target_listeners:
-                    payloads = await self._accept(state)
+                waiting = self.ingress.run(state)
+                if waiting is not None:
+                    await waiting
+                for target in state.target_listeners if state.error is None else ():
+                    await self._accept(state, target)
             except Exception as error:
                 logger.exception("a step failed on a message of %s", state.from_id)
                 state.error = Failure(CannedText.INVALID_PAYLOAD, f"a step failed: {error!r}")
@@ -116,23 +118,25 @@ class Pump:
         if state.error is not None:
             await self._run_system(state)
         elif not state.system:
-            self._deliver(state, payloads)
+            self._deliver(state)
 
-    async def _accept(self, state: MessageState) -> list[dict[str, Any]]:
-        """Takes a message through the pipeline of each of its listeners."""
-        payloads = []
-        for target in state.target_listeners:
-            state.target = target
-            await target.listener.pipeline.run(state)
-            if state.error is not None:
-                break
-            assert state.payload is not None
-            payloads.append(state.payload)
-        return payloads
+    async def _accept(self, state: MessageState, target: Target) -> None:
+        """Takes a message through the pipeline of one of its listeners."""
+        if state.error is not None:  # on the way to another one
+            return
+        assert state.payload_tree is not None
+        state.target = target
+        state.codec = target.listener.codec(target.payload_class, str(state.payload_tree.tag))
+        waiting = target.listener.pipeline.run(state)
+        if waiting is not None:
+            await waiting
+        target.payload = state.payload
 
     async def _run_system(self, state: MessageState) -> None:
         try:
-            await self.system.run(state)
+            waiting = self.system.run(state)
+            if waiting is not None:
+                await waiting
         except Exception:
             logger.exception("a system step failed on a message of %s", state.from_id)
 
@@ -145,7 +149,6 @@ class Pump:
             to=state.to or "",
             xml=state.canonical,
         )
-        state.metadata["seq"] = seq
         if state.repairs:
             detail = "; ".join(state.repairs)
             self._ledger.event(
@@ -157,109 +160,104 @@ class Pump:
             )
         return seq
 
-    def _deliver(self, state: MessageState, payloads: Iterable[dict[str, Any]]) -> None:
+    def _deliver(self, state: MessageState) -> None:
         seq = self._record(state)
         if not state.target_listeners:
             state.exchange.replies.append(state.canonical)
-        for target, payload in zip(state.target_listeners, payloads, strict=True):
-            number = self._ledger.queued(target.thread, seq)
-            self._enqueue(Delivery(number, target, payload, state))
+        for target in state.target_listeners:
+            delivery = Delivery(0, target, state)
+            starts = self._enqueue(delivery)
+            delivery.number = self._ledger.queued(target.thread, seq, starts)
 
-    def _enqueue(self, delivery: Delivery) -> None:
-        """Lets a delivery start, or wait for those before it in its thread, or for a slot."""
-        delivery.state.exchange.hold()
+    def _enqueue(self, delivery: Delivery) -> bool:
+        """Lets a delivery start, or wait for those before it in its thread, or for a slot.
+
+        Returns:
+            Whether it starts, which is for the caller to note.
+        """
+        delivery.state.exchange.outstanding += 1
+        self._under_way += 1
         thread = delivery.target.thread
         if thread.busy:
             if thread.queue is None:
                 thread.queue = deque()
             thread.queue.append(delivery)
-            return
+            return False
         thread.busy = True
-        if self._scheduler.take(delivery):
-            self._start(delivery)
+        if not self._scheduler.take(delivery):
+            return False
+        self._turns.starting.append(delivery)
+        return True
 
     def _start(self, delivery: Delivery) -> None:
+        """Lets a delivery start that has waited."""
         self._ledger.started(delivery.number)
-        self._starting.append(delivery)
+        self._turns.starting.append(delivery)
 
     def commit(self) -> None:
         """Writes and tells what happened, then lets handlers see what is for them."""
-        self._ledger.commit()
-        if self._starting:
-            starting, self._starting = self._starting, []
-            loop = asyncio.get_running_loop()
-            for delivery in starting:
-                self._tasks[delivery.number] = loop.create_task(self._work(delivery))
+        self._turns.write()
 
-    async def _work(self, delivery: Delivery) -> None:
-        try:
-            if self._ledger.on_disk:
-                await self._ledger.synced()
-            await self._handle(delivery)
-        except Exception:
-            logger.exception("delivery %d failed in the pump", delivery.number)
-        finally:
-            del self._tasks[delivery.number]
-            # What is cut off by the end of the organism stays in the journal, to be reported.
-            if not self._closing:
-                self._finish(delivery)
-
-    async def _handle(self, delivery: Delivery) -> None:
-        """Calls the handler of a delivery and sends what it emits."""
+    def _begin(self, delivery: Delivery) -> None:
+        """Gives a delivery to its handler."""
+        if self._closing:  # the journal has it as begun, and the next start reports it
+            return
         target, state = delivery.target, delivery.state
-        anew = state.principal is not None or state.emitter is target.thread.parent
-        if not target.thread.alive or (target.thread.exhausted and not anew):
+        listener, thread = target.listener, target.thread
+        anew = state.principal is not None or state.emitter is thread.parent
+        if not thread.alive or (thread.exhausted and not anew):
+            self._finish(delivery)
             return
-        excess = budget.admit(target.listener, target.thread, anew=anew)
+        excess = budget.admit(listener, thread, anew=anew)
         if excess is not None:
-            target.thread.exhausted = True
-            await self._emitter.fail(delivery, CannedText.LIMIT_EXCEEDED, excess)
-            return
-        try:
-            returned = await self._call(delivery)
-        except HandlerFailed as failed:
-            if target.thread.alive:
-                await self._emitter.fail(delivery, _text_of(failed.kind), str(failed))
-            return
-        if not target.thread.alive:
-            return
-        try:
-            await self._emitter.emit(delivery, returned)
-        except Exception as error:
-            logger.exception("what %s returned could not be sent", target.listener.name)
-            await self._emitter.fail(delivery, CannedText.HANDLER_FAILED, repr(error))
+            thread.exhausted = True
+            failure = Failure(CannedText.LIMIT_EXCEEDED, excess)
+            self._conclude(delivery, failure)
+        elif listener.source is None:
+            self._keep(asyncio.create_task(self._call_trusted(delivery)))
+        else:
+            self._give(delivery, listener.source)
 
-    async def _call(self, delivery: Delivery) -> bytes:
+    def _give(self, delivery: Delivery, source: HandlerSource) -> None:
         target = delivery.target
-        listener = target.listener
-        if listener.source is None:
-            return await self._call_trusted(delivery)
-        return await self._handlers.call(
-            listener.source,
-            target.thread.id,
-            target.payload_class,
-            delivery.payload,
-            listener.handler_seconds,
-        )
+        try:
+            self._handlers.begin(
+                source,
+                target.thread.id,
+                target.payload_class,
+                target.payload or {},
+                target.listener.handler_seconds,
+                partial(self._returned, delivery),
+            )
+        except Exception as error:  # it must not keep others from theirs
+            logger.exception("%s could not be called", source.name)
+            self._conclude(delivery, Failure(CannedText.HANDLER_FAILED, repr(error)))
 
-    async def _call_trusted(self, delivery: Delivery) -> bytes:
+    async def _call_trusted(self, delivery: Delivery) -> None:
         listener = delivery.target.listener
         assert listener.trusted is not None
+        outcome: bytes | HandlerFailed
         try:
             async with asyncio.timeout(listener.handler_seconds):
-                return await listener.trusted.handle(self._request(delivery))
+                outcome = await listener.trusted.handle(self._request(delivery))
         except TimeoutError:
-            raise HandlerFailed(FailureKind.TIMED_OUT, "the deadline passed") from None
+            outcome = HandlerFailed(FailureKind.TIMED_OUT, "the deadline passed")
+        except asyncio.CancelledError:
+            if self._closing:
+                raise
+            outcome = HandlerFailed(FailureKind.RAISED, "it was cancelled")
         except Exception as error:
             logger.exception("%s failed", listener.name)
-            raise HandlerFailed(FailureKind.RAISED, repr(error)) from error
+            outcome = HandlerFailed(FailureKind.RAISED, repr(error))
+        self._returned(delivery, outcome)
 
     def _request(self, delivery: Delivery) -> Request:
-        state, thread = delivery.state, delivery.target.thread
+        state, thread, payload = delivery.state, delivery.target.thread, delivery.target.payload
         caller = state.emitter or state.thread or thread
         assert state.payload_tree is not None
+        assert payload is not None
         return Request(
-            payload=delivery.payload,
+            payload=payload,
             xml=canonical(state.payload_tree),
             thread_id=thread.id,
             caller=caller.name,
@@ -273,11 +271,48 @@ class Pump:
         self._ledger.booked(thread, tokens)
         self.commit()
 
+    def _returned(self, delivery: Delivery, outcome: bytes | HandlerFailed) -> None:
+        """Takes what a handler returned, or how it failed."""
+        if self._closing:  # it is reported, too
+            return
+        self._conclude(delivery, outcome if isinstance(outcome, bytes) else _failure_of(outcome))
+
+    def _conclude(self, delivery: Delivery, outcome: bytes | Failure) -> None:
+        task = run_eagerly(self._answer(delivery, outcome))
+        if task is not None:
+            self._keep(task)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, delivery: Delivery, outcome: bytes | Failure) -> None:
+        """Sends what a handler emits, or tells its caller that it failed."""
+        try:
+            if delivery.target.thread.alive:
+                if isinstance(outcome, bytes):
+                    await self._emit(delivery, outcome)
+                else:
+                    await self._emitter.fail(delivery, outcome)
+        except Exception:
+            name = delivery.target.listener.name
+            logger.exception("the caller of %s could not be told of a failure", name)
+        finally:
+            if not self._closing:
+                self._finish(delivery)
+
+    async def _emit(self, delivery: Delivery, returned: bytes) -> None:
+        try:
+            await self._emitter.emit(delivery, returned)
+        except Exception as error:
+            name = delivery.target.listener.name
+            logger.exception("what %s returned could not be sent", name)
+            await self._emitter.fail(delivery, Failure(CannedText.HANDLER_FAILED, repr(error)))
+
     def _finish(self, delivery: Delivery) -> None:
         """Ends a delivery, and starts what waited for it."""
         thread = delivery.target.thread
-        self._ledger.finished(delivery.number)
-        delivery.state.exchange.release()
+        self._drop(delivery)
         following = self._scheduler.give(delivery.target.listener.name)
         if following is not None:
             self._start(following)
@@ -288,7 +323,26 @@ class Pump:
         else:
             thread.busy = False
             thread.queue = None
-        self.commit()
+        self._turns.soon()
+
+    def _drop(self, delivery: Delivery) -> None:
+        """Notes that a delivery is done with."""
+        self._ledger.finished(delivery.number)
+        self._release(delivery.state.exchange)
+        self._under_way -= 1
+        if not self._under_way:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Tells who waits that nothing is under way."""
+        quiet, self._quiet = self._quiet, None
+        if quiet is not None:
+            quiet.set_result(None)
+
+    def _release(self, exchange: Exchange) -> None:
+        exchange.outstanding -= 1
+        if not exchange.outstanding:
+            self._turns.ended.append(exchange)
 
     def prune(self, thread: Thread, itself: bool) -> None:
         """Forgets what is below a thread, and the thread itself where that is said."""
@@ -297,8 +351,7 @@ class Pump:
             return
         for each in pruned:
             for delivery in each.queue or ():
-                self._ledger.finished(delivery.number)
-                delivery.state.exchange.release()
+                self._drop(delivery)
             each.queue = None
         self._ledger.pruned(pruned)
         self._forgotten += [(each.name, each.id) for each in pruned if each.parent is not None]
@@ -323,22 +376,22 @@ class Pump:
         if thread is None:
             self._ledger.finished(pending.number)
             return
-        state = MessageState(
-            raw_bytes=pending.message.xml,
-            exchange=Exchange(),
-            from_id=pending.message.sender,
-            is_huh=pending.message.kind == "huh",
-            thread=thread.parent,
-        )
-        await self.ingress.run(state)
+        state = MessageState(pending.message.xml, Exchange(), pending.message.sender)
+        state.is_huh = pending.message.kind == "huh"
+        state.thread = thread.parent
+        waiting = self.ingress.run(state)
+        if waiting is not None:
+            await waiting
         state.target_listeners = self._targets_again(state, thread)
-        payloads = [] if pending.started else await self._accept(state)
-        if state.error is not None or not payloads:
-            await self._report(thread, state)
-            self._ledger.finished(pending.number)
-            return
-        (target,) = state.target_listeners
-        self._enqueue(Delivery(pending.number, target, payloads[0], state))
+        if not pending.started and state.error is None:
+            for target in state.target_listeners:
+                await self._accept(state, target)
+                if state.error is None:
+                    if self._enqueue(Delivery(pending.number, target, state)):
+                        self._ledger.started(pending.number)
+                    return
+        await self._report(thread, state)
+        self._ledger.finished(pending.number)
 
     def _targets_again(self, state: MessageState, thread: Thread) -> tuple[Target, ...]:
         """Gives the target of a message that was under way; none where it is gone."""
@@ -361,28 +414,31 @@ class Pump:
 
     async def settled(self) -> None:
         """Waits until nothing is under way."""
-        while under_way := self._under_way():
-            await asyncio.wait(under_way)
-
-    def _under_way(self) -> list[asyncio.Task[None]]:
-        forgetting = [] if self._forgetting is None else [self._forgetting]
-        return [*self._tasks.values(), *forgetting]
+        while self._under_way and not self._closing:
+            if self._quiet is None:
+                self._quiet = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._quiet)  # others may wait for it, too
+        if self._forgetting is not None:
+            await asyncio.wait([self._forgetting])
 
     async def aclose(self) -> None:
         """Ends what is under way; the journal keeps it, and the next start reports it."""
         self._closing = True
-        tasks = self._under_way()
+        self._rest()
+        tasks = [*self._tasks] if self._forgetting is None else [*self._tasks, self._forgetting]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._turns.aclose()
 
 
-def _text_of(kind: FailureKind) -> CannedText:
-    """Gives what the caller of a handler is told of its failure."""
-    match kind:
+def _failure_of(failed: HandlerFailed) -> Failure:
+    """Gives what the caller of a handler is told of its failure, and the reason for the log."""
+    match failed.kind:
         case FailureKind.WRONG_TYPE:
-            return CannedText.NO_BYTES
+            text = CannedText.NO_BYTES
         case FailureKind.OVERSIZED:
-            return CannedText.LIMIT_EXCEEDED
+            text = CannedText.LIMIT_EXCEEDED
         case _:
-            return CannedText.HANDLER_FAILED
+            text = CannedText.HANDLER_FAILED
+    return Failure(text, str(failed))

@@ -1,20 +1,11 @@
 """Routing: where an element goes that a handler emitted, by its tag alone."""
 
-from dataclasses import dataclass
 from enum import Enum
 
 from agentix.agentserver.core import PRIVILEGED_NAMESPACE, Primitive, primitive
 from agentix.agentserver.registry import Listener, by_prefix
 
-__all__ = ["Calls", "Route", "Way", "route"]
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """To a declared peer, the members of a declared group, or the emitter itself."""
-
-    listeners: tuple[Listener, ...]
-    """The listeners."""
+__all__ = ["Route", "Way", "route"]
 
 
 class Way(Enum):
@@ -28,7 +19,8 @@ class Way(Enum):
     """A root tag of nobody, or of a listener that is no peer: one cannot tell which."""
 
 
-Route = Calls | Primitive | Way
+Route = tuple[Listener, ...] | Primitive | Way
+"""A declared peer, the members of a declared group or the emitter itself; or another way."""
 
 PRIVILEGED = f"{{{PRIVILEGED_NAMESPACE}}}"
 
@@ -41,7 +33,7 @@ def route(emitter: Listener, tag: str) -> Route:
     """
     listeners = emitter.routes.get(tag)
     if listeners is not None:
-        return Calls(listeners)
+        return listeners
     own = primitive(tag)
     if own is not None:
         return own
@@ -50,4 +42,4 @@ def route(emitter: Listener, tag: str) -> Route:
     if "." not in tag.rpartition("}")[2]:
         return Way.UP
     found = by_prefix(emitter.prefixes, tag)
-    return Calls(found) if found else Way.REFUSE
+    return found or Way.REFUSE

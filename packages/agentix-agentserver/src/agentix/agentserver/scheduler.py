@@ -1,50 +1,15 @@
 """The scheduler: which delivery runs next, within the limits."""
 
-import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from agentix.agentserver.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from agentix.agentserver.pipeline import MessageState
     from agentix.agentserver.registry import Listener
     from agentix.agentserver.threads import Thread
 
-__all__ = ["Delivery", "Exchange", "Scheduler", "Target"]
-
-
-class Exchange:
-    """All that follows from one external message, and what came back to its sender."""
-
-    __slots__ = ("_outstanding", "_waiter", "replies")
-
-    def __init__(self) -> None:
-        self._outstanding = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self.replies: list[bytes] = []
-        """The envelopes that left the organism for the sender."""
-
-    def hold(self) -> None:
-        """Counts one more thing that is under way."""
-        self._outstanding += 1
-
-    def release(self) -> None:
-        """Counts one thing less; nothing under way ends the exchange."""
-        self._outstanding -= 1
-        if not self._outstanding and self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def ended(self, deadlines: Deadlines, seconds: float) -> None:
-        """Waits until nothing is under way.
-
-        Raises:
-            TimeoutError: It takes longer than so many seconds.
-        """
-        if self._outstanding:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await deadlines.wait(self._waiter, seconds)
+__all__ = ["Delivery", "Scheduler", "Target"]
 
 
 @dataclass(slots=True)
@@ -57,6 +22,8 @@ class Target:
     """Its thread."""
     payload_class: int = 0
     """Which class it is given the payload as: 0 for its own, then its reply classes."""
+    payload: dict[str, Any] | None = None
+    """The fields of the payload, once its pipeline has read them."""
 
 
 @dataclass(slots=True)
@@ -64,15 +31,11 @@ class Delivery:
     """A message for a handler."""
 
     number: int
-    """Its number in the journal."""
+    """Its number in the journal; 0 until it is noted there."""
     target: Target
     """Where it goes."""
-    payload: dict[str, Any]
-    """The fields of the payload."""
     state: "MessageState"
     """The message."""
-    waiting: bool = field(default=False)
-    """Whether it waits for a slot."""
 
 
 class Scheduler:
@@ -100,15 +63,22 @@ class Scheduler:
     def take(self, delivery: Delivery) -> bool:
         """Takes a slot; where there is none the delivery waits for one."""
         name = delivery.target.listener.name
-        if self._running < self._total and self._running_of.get(name, 0) < self._each:
-            self._count(name, 1)
+        running = self._running_of.get(name, 0)
+        if self._running < self._total and running < self._each:
+            self._running += 1
+            self._running_of[name] = running + 1
             return True
         self._waiting.setdefault(name, deque()).append(delivery)
         return False
 
     def give(self, name: str) -> Delivery | None:
         """Gives a slot back, and the delivery that has it next."""
-        self._count(name, -1)
+        self._running -= 1
+        running = self._running_of[name] - 1
+        if running:
+            self._running_of[name] = running
+        else:
+            del self._running_of[name]
         if not self._waiting:
             return None
         candidates = [
@@ -122,16 +92,9 @@ class Scheduler:
         delivery = self._next(queue)
         if not queue:
             del self._waiting[chosen]
-        self._count(chosen, 1)
+        self._running += 1
+        self._running_of[chosen] = self._running_of.get(chosen, 0) + 1
         return delivery
-
-    def _count(self, name: str, change: int) -> None:
-        self._running += change
-        count = self._running_of.get(name, 0) + change
-        if count:
-            self._running_of[name] = count
-        else:
-            self._running_of.pop(name, None)
 
     def _rank(self, waiting: deque[Delivery]) -> tuple[int, int]:
         """Orders the queues of listeners by the delivery that each would give."""

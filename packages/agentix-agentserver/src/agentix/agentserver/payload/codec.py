@@ -5,7 +5,7 @@ from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import PayloadError
 from agentix.agentserver.names import listener_namespace
-from agentix.agentserver.payload.decode import decoder
+from agentix.agentserver.payload.decode import Decode, decoder
 from agentix.agentserver.payload.encode import encoder
 from agentix.agentserver.payload.example import example
 from agentix.agentserver.payload.kinds import Plain, RecordType, brief
@@ -27,10 +27,10 @@ class PayloadCodec:
     """
 
     __slots__ = (
-        "_decode",
         "_encode",
         "_qualified",
         "_schema",
+        "decode",
         "namespace",
         "record",
         "root",
@@ -46,7 +46,12 @@ class PayloadCodec:
         self.xsd = schema(root, record)
         """The schema: canonical bytes, the same for the same record."""
         self._schema = compile_schema(self.xsd)
-        self._decode = decoder(record)
+        self.decode: Decode = decoder(record)
+        """Reads the plain values of an element that `validate` accepted.
+
+        It raises PayloadError where Python has no value for what the schema allows, such as an
+        integer of 5,000 digits.
+        """
         self._encode = encoder(root, record)
 
     def validate(self, element: Element) -> bool:
@@ -61,16 +66,6 @@ class PayloadCodec:
             return self._schema.validate(element)
         except etree.LxmlError:  # a tree that no parser of ours makes
             return False
-
-    def decode(self, element: Element) -> Plain:
-        """Reads the plain values of an element that `validate` accepted.
-
-        Raises:
-            PayloadError: Python has no value for what the schema allows, such as an integer of
-                5,000 digits.
-        """
-        plain: Plain = self._decode(element)
-        return plain
 
     def encode(self, plain: Plain) -> Element:
         """Writes plain values as an element.

@@ -122,6 +122,8 @@ class Describer:
             self._order(worker, source)
             async with asyncio.timeout(SECONDS):
                 answer = await worker.describe()
+            if isinstance(answer, HandlerFailed):
+                raise answer
             answered = True
             return answer
         finally:

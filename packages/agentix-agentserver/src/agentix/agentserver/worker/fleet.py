@@ -142,6 +142,7 @@ class Fleet:
         self._outputs[number] = Output(output)
         if nursery.lost:
             self._forget(number, "the zygote is gone")
+            raise WorkersError("the zygote is gone")
         return worker
 
     def _check_descriptors(self) -> None:

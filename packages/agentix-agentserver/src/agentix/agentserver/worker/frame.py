@@ -23,6 +23,7 @@ __all__ = [
     "AnswerReader",
     "FrameError",
     "Outcome",
+    "OversizedError",
     "pack",
     "pack_answer",
     "pack_frame",
@@ -44,6 +45,10 @@ INTEGER = 1
 
 class FrameError(Exception):
     """The other side broke the protocol."""
+
+
+class OversizedError(FrameError):
+    """The other side announced more than it may send."""
 
 
 class Outcome(IntEnum):
@@ -98,7 +103,7 @@ def pack_answer(call: int, outcome: Outcome, content: bytes) -> bytes:
 
 
 class AnswerReader:
-    """Cuts what a worker writes into answers.
+    """Puts together what a worker writes: one answer, and nothing before the next call.
 
     Args:
         limit: How many bytes the content of an answer may have.
@@ -108,28 +113,27 @@ class AnswerReader:
         self._limit = limit
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """Takes what was read, and gives the answers that are whole: call id, outcome, content.
+    def feed(self, data: bytes) -> tuple[int, int, bytes] | None:
+        """Takes what was read, and gives the answer once it is whole: call id, outcome, content.
 
         Raises:
-            FrameError: An answer is too large.
+            OversizedError: The answer is too large.
+            FrameError: There is more than the answer.
         """
-        if not self._buffer and len(data) >= ANSWER_HEADER.size:
-            length, call, outcome = ANSWER_HEADER.unpack_from(data)
-            if len(data) == ANSWER_HEADER.size + length and length <= self._limit:
-                return [(call, outcome, data[ANSWER_HEADER.size :])]
-        self._buffer += data
-        return self._cut()
-
-    def _cut(self) -> list[tuple[int, int, bytes]]:
-        answers = []
-        while len(self._buffer) >= ANSWER_HEADER.size:
-            length, call, outcome = ANSWER_HEADER.unpack_from(self._buffer)
+        whole: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            whole = self._buffer
+        if len(whole) >= ANSWER_HEADER.size:
+            length, call, outcome = ANSWER_HEADER.unpack_from(whole)
             if length > self._limit:
-                raise FrameError(f"an answer of {length} bytes; {self._limit} are the most")
-            end = ANSWER_HEADER.size + length
-            if len(self._buffer) < end:
-                break
-            answers.append((call, outcome, bytes(self._buffer[ANSWER_HEADER.size : end])))
-            del self._buffer[:end]
-        return answers
+                raise OversizedError(f"an answer of {length} bytes; {self._limit} are the most")
+            more = len(whole) - ANSWER_HEADER.size - length
+            if more > 0:
+                raise FrameError(f"it wrote {more} bytes more than its answer to call {call}")
+            if more == 0:
+                self._buffer = bytearray()
+                return call, outcome, bytes(whole[ANSWER_HEADER.size :])
+        if whole is data:
+            self._buffer += data
+        return None

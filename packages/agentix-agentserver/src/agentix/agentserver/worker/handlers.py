@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from agentix.agentserver.errors import AgentServerError
 from agentix.agentserver.worker.frame import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentix.agentserver.worker.report import HardeningReport
 
 __all__ = [
     "FAILURES",
     "Described",
+    "Done",
     "FailureKind",
     "HandlerFailed",
     "HandlerSource",
@@ -87,6 +90,10 @@ FAILURES = {
 """What an outcome that is no value means to the pump."""
 
 
+Done: TypeAlias = "Callable[[bytes | HandlerFailed], None]"
+"""Takes the outcome of a call: the bytes that the handler returned, or how it failed."""
+
+
 class WorkersError(AgentServerError):
     """Workers can not be had: the process that forks them does not start, or is gone."""
 
@@ -103,15 +110,16 @@ class Handlers(Protocol):
         """
         ...
 
-    async def call(
+    def begin(
         self,
         source: HandlerSource,
         thread_id: str,
         payload_class: int,
         payload: dict[str, Any],
         deadline: float,
-    ) -> bytes:
-        """Calls a handler once; calls of one listener and thread run one after the other.
+        done: Done,
+    ) -> None:
+        """Begins one call of a handler; calls of one listener and thread follow one another.
 
         Args:
             source: The listener.
@@ -119,9 +127,7 @@ class Handlers(Protocol):
             payload_class: Which class of the source the payload is of.
             payload: The payload as plain values.
             deadline: How long the handler may take, in seconds, from when it is given the call.
-
-        Raises:
-            HandlerFailed: It did not give bytes.
+            done: Is called with the outcome, once, and not before this returns.
         """
         ...
 

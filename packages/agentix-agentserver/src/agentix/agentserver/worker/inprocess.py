@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import types
-from collections.abc import Coroutine, Generator
-from functools import partial
-from typing import Any, Self, TypeVar
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, Self
 
+from agentix.agentserver.eager import go_on
 from agentix.agentserver.errors import RegistrationError
 from agentix.agentserver.worker import entry as entries
 from agentix.agentserver.worker.frame import Outcome
 from agentix.agentserver.worker.handlers import (
     FAILURES,
     Described,
+    Done,
     FailureKind,
     HandlerFailed,
     HandlerSource,
@@ -25,8 +26,6 @@ from agentix.agentserver.worker.settings import Isolation, WorkerSettings
 
 __all__ = ["InProcess"]
 
-_T = TypeVar("_T")
-
 logger = logging.getLogger(__name__)
 
 WARNING = (
@@ -34,6 +33,17 @@ WARNING = (
     "senders, reach every thread and stop everything. Use it for development only"
 )
 """What is said at every start."""
+
+
+class Call(NamedTuple):
+    """One call of a handler."""
+
+    source: HandlerSource
+    thread_id: str
+    payload_class: int
+    payload: dict[str, Any]
+    deadline: float
+    done: Done
 
 
 class InProcess:
@@ -49,7 +59,9 @@ class InProcess:
     def __init__(self, settings: WorkerSettings | None = None) -> None:
         self._settings = settings or WorkerSettings(isolation=Isolation.INPROCESS)
         self._entries: dict[HandlerSource, entries.Entry] = {}
-        self._turns: dict[tuple[str, str], asyncio.Lock] = {}
+        self._calls: deque[Call] = deque()
+        self._serving = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -81,106 +93,95 @@ class InProcess:
         except RegistrationError as error:
             raise RegistrationError(f"{source.name}: {error}") from error
 
-    async def call(
+    def begin(
         self,
         source: HandlerSource,
         thread_id: str,
         payload_class: int,
         payload: dict[str, Any],
         deadline: float,
-    ) -> bytes:
-        """Calls a handler once.
+        done: Done,
+    ) -> None:
+        """Begins one call of a handler, in a turn of the loop to come."""
+        self._calls.append(Call(source, thread_id, payload_class, payload, deadline, done))
+        if not self._serving:
+            self._serve_soon()
 
-        Raises:
-            HandlerFailed: It did not give bytes.
-        """
-        entry = self._entries.get(source)
-        if entry is None:
-            entry = self._entries[source] = self._load(source)
-        key = (source.name, thread_id)
-        turn = self._turns.get(key)
-        if turn is None:
-            turn = self._turns[key] = asyncio.Lock()
-        async with turn:
-            outcome, content = await _run(entry, thread_id, payload_class, payload, deadline)
-        if outcome is Outcome.VALUE:
-            return content
-        raise HandlerFailed(FAILURES[outcome], content.decode(errors="replace"))
+    def _serve_soon(self) -> None:
+        self._serving = True
+        task = asyncio.get_running_loop().create_task(self._serve())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self) -> None:
+        """Makes the calls that there are, up to one that waits, which keeps this task."""
+        task = asyncio.current_task()
+        assert task is not None
+        while self._calls:
+            call = self._calls.popleft()
+            attempt = self._attempt(call)
+            try:
+                waited = attempt.send(None)
+            except StopIteration as ended:
+                call.done(ended.value)
+                if task.cancelling():  # by the handler, and it must not end another's
+                    break
+            else:
+                self._serve_others()
+                call.done(await self._finish(call, attempt, waited))
+                return
+        self._serve_others()
+
+    def _serve_others(self) -> None:
+        self._serving = False
+        if self._calls:
+            self._serve_soon()
 
     async def forget(self, name: str, thread_id: str) -> None:
         """Forgets a thread; what the handler's module keeps of it stays there."""
-        self._turns.pop((name, thread_id), None)
 
     async def unregister(self, name: str) -> None:
         """Forgets a listener; its module stays imported."""
         for source in [source for source in self._entries if source.name == name]:
             del self._entries[source]
-        for key in [key for key in self._turns if key[0] == name]:
-            del self._turns[key]
 
     async def aclose(self) -> None:
-        """Forgets everything."""
+        """Ends what waits, and forgets everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._entries.clear()
-        self._turns.clear()
 
     def _order(self, source: HandlerSource) -> entries.Order:
         own_name = source.name if source.agent else None
         classes = source.payload_classes
         return entries.Order(source.handler, classes, own_name, self._settings.output)
 
-    def _load(self, source: HandlerSource) -> entries.Entry:
+    async def _attempt(self, call: Call) -> bytes | HandlerFailed:
+        """Makes a call, and tells of its outcome whatever the handler does."""
         try:
-            return entries.load(self._order(source))
+            entry = self._entries.get(call.source)
+            if entry is None:
+                entry = self._entries[call.source] = entries.load(self._order(call.source))
+            attempted = entries.attempt(entry, call.thread_id, call.payload_class, call.payload)
+            outcome, content = await attempted
         except RegistrationError as error:
-            raise HandlerFailed(FailureKind.RAISED, str(error)) from error
-
-
-async def _run(
-    entry: entries.Entry,
-    thread_id: str,
-    payload_class: int,
-    payload: dict[str, Any],
-    deadline: float,
-) -> tuple[Outcome, bytes]:
-    call = entries.attempt(entry, thread_id, payload_class, payload)
-    try:
-        waited = call.send(None)
-    except StopIteration as ended:  # most handlers never wait, and need no timer
-        outcome: tuple[Outcome, bytes] = ended.value
-        return outcome
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # a handler may raise anything
-        return entries.raised()
-    task = asyncio.current_task()
-    assert task is not None
-    cancellations = task.cancelling()
-    try:
-        async with asyncio.timeout(deadline) as scope:
-            return await _rest(call, waited)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # a handler may raise anything, except for the end of our own task
-        if scope.expired():
-            reason = f"it did not answer within {deadline:g} s"
-            raise HandlerFailed(FailureKind.TIMED_OUT, reason) from None
-        if task.cancelling() > cancellations:
+            return HandlerFailed(FailureKind.RAISED, str(error))
+        except KeyboardInterrupt:
             raise
-        return entries.raised()
+        except BaseException:  # a handler may raise anything
+            outcome, content = entries.raised()
+        if outcome is Outcome.VALUE:
+            return content
+        return HandlerFailed(FAILURES[outcome], content.decode(errors="replace"))
 
-
-@types.coroutine
-def _rest(call: Coroutine[Any, Any, _T], waited: Any) -> Generator[Any, Any, _T]:
-    """Goes on with a coroutine that has begun, from what it waits for."""
-    while True:
-        try:
-            sent = yield waited
-        except BaseException as error:
-            resume = partial(call.throw, error)
-        else:
-            resume = partial(call.send, sent)
-        try:
-            waited = resume()
-        except StopIteration as ended:
-            result: _T = ended.value
-            return result
+    async def _finish(
+        self, call: Call, attempt: Coroutine[Any, Any, bytes | HandlerFailed], waited: Any
+    ) -> bytes | HandlerFailed:
+        """Waits for a handler that waits, up to its deadline."""
+        async with asyncio.timeout(call.deadline) as scope:
+            outcome = await go_on(attempt, waited)
+        if scope.expired():
+            reason = f"it did not answer within {call.deadline:g} s"
+            return HandlerFailed(FailureKind.TIMED_OUT, reason)
+        return outcome

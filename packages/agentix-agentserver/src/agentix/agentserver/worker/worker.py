@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from agentix.agentserver.worker.frame import (
     DESCRIPTION,
     AnswerReader,
     FrameError,
     Outcome,
+    OversizedError,
     pack_frame,
 )
 from agentix.agentserver.worker.handlers import FailureKind, HandlerFailed
 
-__all__ = ["Worker"]
+__all__ = ["Answer", "Worker"]
 
 CHUNK = 16 * 1024
 """How much is read from a worker at a time, in bytes; room for more would cost more to get."""
 
 OUTCOMES = {int(outcome): outcome for outcome in Outcome}
 
-Answer = tuple[Outcome, bytes]
+Answer: TypeAlias = tuple[Outcome, bytes] | HandlerFailed
+"""What a worker says, or how it ended instead."""
 
 
 class Worker:
@@ -52,7 +54,7 @@ class Worker:
         self._answers = AnswerReader(limit)
         self._kill = kill
         self._call = 0
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answered: Callable[[Answer], None] | None = None
         self._unsent = b""
         self._failure: HandlerFailed | None = None
         self.usable = True
@@ -70,32 +72,48 @@ class Worker:
             self._unsent += frame[sent:]
 
     def call(
-        self, payload_class: int, payload: dict[str, Any], thread_id: str, seconds: float
-    ) -> asyncio.Future[Answer]:
-        """Sends a call, and gives the future of its answer.
+        self,
+        payload_class: int,
+        payload: dict[str, Any],
+        thread_id: str,
+        seconds: float,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        """Sends a call.
 
         Args:
             payload_class: Which class of the listener the payload is of.
             payload: The payload as plain values.
             thread_id: The thread, as the handler is told it.
             seconds: In what time the answer has to be there.
+            answered: Is called with the answer, once, and not before this returns.
         """
+        frame = pack_frame((self._call + 1, payload_class, payload, thread_id))
         self._call += 1
         self.deadline = self._loop.time() + seconds
-        answer = self._expect()
-        self.send(pack_frame((self._call, payload_class, payload, thread_id)))
-        return answer
+        self._expect(answered)
+        self.send(frame)
 
-    def describe(self) -> asyncio.Future[Answer]:
-        """Gives the future of the answer of a worker whose order is to describe."""
+    def overdue(self, now: float) -> bool:
+        """Tells whether the call under way should have been answered by now."""
+        return self._answered is not None and self.deadline <= now
+
+    async def describe(self) -> Answer:
+        """Waits for the answer of a worker whose order is to describe."""
+        described: asyncio.Future[Answer] = self._loop.create_future()
+
+        def answered(answer: Answer) -> None:
+            if not described.done():  # who waited may have given up
+                described.set_result(answer)
+
         self._call = DESCRIPTION
-        return self._expect()
+        self._expect(answered)
+        return await described
 
-    def _expect(self) -> asyncio.Future[Answer]:
-        answer = self._answer = self._loop.create_future()
+    def _expect(self, answered: Callable[[Answer], None]) -> None:
+        self._answered = answered
         if self.gone.done():
-            self._fail()
-        return answer
+            self._loop.call_soon(self._fail)
 
     def stop(self, failure: HandlerFailed) -> None:
         """Kills the process; the call under way fails with `failure` when it has ended."""
@@ -122,9 +140,9 @@ class Worker:
             self.on_end(self)
 
     def _fail(self) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None and not answer.done() and self._failure is not None:
-            answer.set_exception(self._failure)
+        answered, self._answered = self._answered, None
+        if answered is not None and self._failure is not None:
+            answered(self._failure)
 
     def _unwatch(self) -> None:
         self._loop.remove_reader(self._descriptor)
@@ -155,26 +173,27 @@ class Worker:
             self.stop(HandlerFailed(FailureKind.DIED, "it closed its socket"))
             return
         try:
-            answers = self._answers.feed(data)
-        except FrameError as error:
+            answer = self._answers.feed(data)
+        except OversizedError as error:
             self.stop(HandlerFailed(FailureKind.OVERSIZED, str(error)))
-            return
-        for call, outcome, content in answers:
-            self._take(call, outcome, content)
+        except FrameError as error:
+            self.stop(HandlerFailed(FailureKind.DIED, str(error)))
+        else:
+            if answer is not None:
+                self._take(*answer)
 
     def _take(self, call: int, outcome: int, content: bytes) -> None:
         """Takes an answer, which is one to the call under way, or the end of the worker."""
-        answer = self._answer
+        answered = self._answered
         if self._failure is not None:
             return
-        if answer is None or call != self._call or outcome not in OUTCOMES:
+        if answered is None or call != self._call or outcome not in OUTCOMES:
             reason = f"it answered call {call} with {outcome}, while {self._open_call} was open"
             self.stop(HandlerFailed(FailureKind.DIED, reason))
             return
-        self._answer = None
-        if not answer.done():
-            answer.set_result((OUTCOMES[outcome], content))
+        self._answered = None
+        answered((OUTCOMES[outcome], content))
 
     @property
     def _open_call(self) -> str:
-        return "none" if self._answer is None else f"call {self._call}"
+        return "none" if self._answered is None else f"call {self._call}"
