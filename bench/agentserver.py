@@ -20,6 +20,7 @@ from agentix.agentserver.payload import PayloadCodec, describe_record
 from agentix.agentserver.xml.envelope import open_envelope
 from agentix.agentserver.xml.limits import Limits
 from bench.cores import on_client_core
+from bench.echo import echo_times
 from bench.listeners.bench_listeners import AddPayload
 from bench.process_facts import forget_peak, peak_bytes, private_bytes, resident_bytes
 from bench.rounds import percentile, take_turns
@@ -221,15 +222,20 @@ async def _isolated() -> list[Row]:
         floors, rates = await take_turns(ROUNDS, _raw_rate, lambda: _rate(organism))
         message = _message(_thread())
         times = [await _timed(organism, message) for _ in range(ONE_BY_ONE)][100:]
+    echoes = echo_times(ONE_BY_ONE, len(message))[100:]
     return [
         compared(
             "round trips by workers, two cores; floor: raw lxml", "/s", rates, floors,
             at_least(8_000),
         ),
-        measured("round trip by a worker, one in flight, p50", "us", [percentile(times, 50)],
-                 at_most(150)),
-        measured("round trip by a worker, one in flight, p99", "us", [percentile(times, 99)],
-                 at_most(1_000)),
+        compared(
+            "round trip by a worker, one in flight, p50; floor: an echo by a bare process", "us",
+            [percentile(times, 50)], [percentile(echoes, 50)], at_most(150),
+        ),
+        compared(
+            "round trip by a worker, one in flight, p99; floor: an echo by a bare process", "us",
+            [percentile(times, 99)], [percentile(echoes, 99)], at_most(1_000),
+        ),
     ]  # fmt: skip
 
 
