@@ -83,7 +83,7 @@ class Journal:
         self._broken: JournalError | None = None
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        self._pack = msgpack.Packer(use_bin_type=True).pack
+        self._pack = msgpack.Packer().pack
         self._unsynced: list[int] = []
         self._new = False
         self._syncing: asyncio.Future[None] | None = None
@@ -246,6 +246,8 @@ class Journal:
             self.write(snapshot)
             self._flush()
             self._enter(first, file, self._size, self._size)
+        # A packer keeps the memory that its largest frame took.
+        self._pack = msgpack.Packer().pack
         if not self._disk:
             self._remove_old()
 
