@@ -98,8 +98,10 @@ class Emitter:
         way = route(source.listener, tag)
         match way:
             case Way.UP:
-                sender = source.listener.name
-                await self.reply(thread.parent, element, sender, exchange, thread, repairs)
+                receiver, targets = self._receiver(thread.parent, element)
+                if receiver is not None:
+                    sender = source.listener.name
+                    await self._send(sender, receiver, element, exchange, thread, repairs, targets)
             case tuple():
                 for listener in way:
                     # Steps may change what they are given, and others are to get it as it was.

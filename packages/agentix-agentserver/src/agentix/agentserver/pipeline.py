@@ -149,32 +149,29 @@ class Pipeline:
         Returns:
             What is left to be awaited; `None` where no step waits for anything.
         """
-        steps = self._within if state.composed else self._steps
-        return _take(state, iter(steps), state.error) if steps else None
-
-
-def _take(
-    state: MessageState, steps: Iterator[Step], before: Failure | None
-) -> Awaitable[None] | None:
-    for step in steps:
-        waiting = step(state)
-        if waiting is not None:
-            return _go_on(state, steps, before, waiting)
-        if state.error is not before:
-            break
-    return None
+        before = state.error
+        steps = iter(self._within if state.composed else self._steps)
+        for step in steps:
+            waiting = step(state)
+            if waiting is not None:
+                return _go_on(state, before, waiting, steps)
+            if state.error is not before:
+                break
+        return None
 
 
 async def _go_on(
-    state: MessageState, steps: Iterator[Step], before: Failure | None, waiting: Awaitable[None]
+    state: MessageState, before: Failure | None, waiting: Awaitable[None], steps: Iterator[Step]
 ) -> None:
-    """Awaits one step, and goes on with those after it."""
+    """Awaits one step, and takes the message through those after it."""
     # A task of its own: what runs here may be no task, or not stay the one that it begins in.
     await asyncio.ensure_future(waiting)
-    if state.error is before:
-        rest = _take(state, steps, before)
-        if rest is not None:
-            await rest
+    for step in steps if state.error is before else ():
+        following = step(state)
+        if following is not None:
+            await asyncio.ensure_future(following)
+        if state.error is not before:
+            break
 
 
 def _name_of(step: Step) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from agentix.agentserver import budget
 from agentix.agentserver.eager import run_eagerly
 from agentix.agentserver.emitter import CORE, Emitter
+from agentix.agentserver.events import EventKind
 from agentix.agentserver.exchange import Exchange
 from agentix.agentserver.ingress import Ingress
 from agentix.agentserver.ledger import Ledger, Pending
@@ -142,22 +143,12 @@ class Pump:
 
     def _record(self, state: MessageState) -> int:
         """Writes a message to the audit log, with what was repaired in it."""
-        seq = self._ledger.event(
-            "huh" if state.is_huh else "message",
-            thread=state.thread_id,
-            sender=state.from_id,
-            to=state.to or "",
-            xml=state.canonical,
-        )
+        kind: EventKind = "huh" if state.is_huh else "message"
+        to = state.to or ""
+        seq = self._ledger.event(kind, state.thread_id, state.from_id, to, state.canonical)
         if state.repairs:
             detail = "; ".join(state.repairs)
-            self._ledger.event(
-                "repair",
-                thread=state.thread_id,
-                sender=state.from_id,
-                to=state.to or "",
-                detail=detail,
-            )
+            self._ledger.event("repair", state.thread_id, state.from_id, to, detail=detail)
         return seq
 
     def _deliver(self, state: MessageState) -> None:
@@ -291,23 +282,23 @@ class Pump:
         try:
             if delivery.target.thread.alive:
                 if isinstance(outcome, bytes):
-                    await self._emit(delivery, outcome)
+                    await self._emitter.emit(delivery, outcome)
                 else:
                     await self._emitter.fail(delivery, outcome)
-        except Exception:
-            name = delivery.target.listener.name
-            logger.exception("the caller of %s could not be told of a failure", name)
+        except Exception as error:
+            await self._give_up(delivery, error)
         finally:
             if not self._closing:
                 self._finish(delivery)
 
-    async def _emit(self, delivery: Delivery, returned: bytes) -> None:
+    async def _give_up(self, delivery: Delivery, error: Exception) -> None:
+        """Tells the caller of a handler that what it returned could not be sent."""
+        name = delivery.target.listener.name
+        logger.error("what %s returned could not be sent", name, exc_info=error)
         try:
-            await self._emitter.emit(delivery, returned)
-        except Exception as error:
-            name = delivery.target.listener.name
-            logger.exception("what %s returned could not be sent", name)
             await self._emitter.fail(delivery, Failure(CannedText.HANDLER_FAILED, repr(error)))
+        except Exception:
+            logger.exception("the caller of %s could not be told of a failure", name)
 
     def _finish(self, delivery: Delivery) -> None:
         """Ends a delivery, and starts what waited for it."""
