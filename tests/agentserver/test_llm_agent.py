@@ -10,7 +10,7 @@ from agentix.agentserver import Event, Organism
 from agentix.agentserver.llm.manifesto import MANIFESTO
 from tests.agentserver.conftest import Start, listener, organism_of
 from tests.agentserver.llm_server import LLMServer, body, chunks, refuse, serving_llm, stream
-from tests.agentserver.messages import FAILED, GUARD, egress, envelope, escaped
+from tests.agentserver.messages import FAILED, GUARD, T, egress, envelope, escaped
 
 QUESTION = '<thinker.dopayload xmlns=""><returns>What is 7 + 35?</returns></thinker.dopayload>'
 CALL = "<calculator.add.addpayload><a>7</a><b>35</b></calculator.add.addpayload>"
@@ -242,6 +242,28 @@ async def test_conversation_survives_a_restart(server: LLMServer, tmp_path: Path
         {"role": "assistant", "content": "<answer>one</answer>"},
     ]
     assert len(second) == len(first) + 2
+
+
+async def test_conversation_goes_on_where_the_journal_has_lost_its_beginning(
+    server: LLMServer, tmp_path: Path
+) -> None:
+    def organism() -> Organism:
+        thinker = listener(
+            "thinker", agent=True, handler="agentix.agentserver.llm.agent.answer", peers=["llm"]
+        )
+        llm = {"base_url": server.base_url, "model": "m"}
+        journal = {"path": "journal", "segment_bytes": 1024, "keep_bytes": 0}
+        return organism_of(tmp_path, [thinker], llm=[llm], isolation="inprocess", journal=journal)
+
+    server.say(*[f"<answer>{number}</answer>" for number in range(6)])
+    async with organism() as running:
+        for _ in range(5):
+            await ask(running)
+    async with organism() as running:
+        history = [event.kind async for event in running.history(T)]
+        (reply,) = await ask(running)
+    assert history[0] == "gap"
+    assert b'<answer xmlns="">5</answer>' in reply
 
 
 async def test_threads_of_two_callers_are_two_conversations(make: Make, server: LLMServer) -> None:

@@ -129,7 +129,8 @@ class ModelPeer:
     async def _payloads(self, thread: str) -> AsyncIterator[Element]:
         limits = Limits(size=sys.maxsize)
         async for event in self._organism.history(thread):
-            yield parse_strict(event.xml, limits)[1]
+            if event.kind != "gap":  # what the journal no longer keeps is forgotten here too
+                yield parse_strict(event.xml, limits)[1]
 
     def _remember(self, thread: str, conversation: list[ChatMessage]) -> None:
         self._conversations[thread] = conversation
