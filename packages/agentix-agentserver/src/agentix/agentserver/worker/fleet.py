@@ -85,7 +85,7 @@ class Fleet:
                 self._nursery = nursery
             return self._nursery
 
-    async def employ(self, source: HandlerSource, describing: bool = False) -> Worker:
+    async def employ(self, source: HandlerSource) -> Worker:
         """Gives a worker for a listener.
 
         Raises:
@@ -93,7 +93,7 @@ class Fleet:
         """
         worker = self._spare() or await self._fork()
         self._keep_spares()
-        self.order(worker, source, describing)
+        self.order(worker, source)
         return worker
 
     async def hire(self) -> Worker:
