@@ -16,8 +16,11 @@ import pytest
 
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.xml import envelope as envelopes
+from agentix.agentserver.xml import parser
 from agentix.agentserver.xml.emission import read_emission
 from agentix.agentserver.xml.envelope import build_envelope, open_envelope
+from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.parser import parse_strict
 from tests.agentserver.xml_samples import ADD, ADD_ROOT, LIMITS, THREAD, add_codec, message
 
 IN_ACCESS_OR_OPEN = 0x01 | 0x20
@@ -218,6 +221,36 @@ def test_a48_what_is_just_within_the_limits_is_read() -> None:
 def test_a48_signs_in_sections_are_no_elements() -> None:
     document = f"<a><![CDATA[{'<=' * 100_000}]]></a>"
     assert len(read_emission(document.encode(), LIMITS).payloads) == 1
+
+
+SECTIONS = b"<!-- <b/><b/> <![CDATA[ --><![CDATA[<b/><b/><!-- ]]><?pi <b/> <!-- ?>"
+
+
+@pytest.mark.parametrize("text", [SECTIONS * 9, b"&lt;" * 99], ids=["sections", "references"])
+def test_a48_what_is_within_the_limits_is_parsed_whatever_its_bytes(text: bytes) -> None:
+    limits = Limits(elements=100)
+    assert len(parse_strict(b"<a>" + text + b"<b/>" * 99 + b"</a>", limits)) == 99
+    with pytest.raises(Malformed) as raised:
+        parse_strict(b"<a>" + text + b"<b/>" * 100 + b"</a>", limits)
+    assert raised.value.kind is MalformedKind.LIMIT
+
+
+@pytest.mark.parametrize(
+    "inner", [b"<b/>", b"<b></b>", b"<b>", b"<!---->", b"<?p?>", b"<![CDATA[]]>"]
+)
+def test_a48_too_many_tags_are_refused_before_they_are_parsed(
+    inner: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parser, "parse_unlimited", never)
+    with pytest.raises(Malformed) as raised:
+        parse_strict(b"<a>" + inner * 15_000 + b"</a>", LIMITS)
+    assert raised.value.kind is MalformedKind.LIMIT
+
+
+def test_a48_text_with_many_signs_is_repaired() -> None:
+    text = "1 < 2 <= 3 << 4\n" * 4_000
+    (payload,) = read_emission(f"<a>{text}</a>".encode(), LIMITS).payloads
+    assert payload.text == text
 
 
 @pytest.mark.parametrize(

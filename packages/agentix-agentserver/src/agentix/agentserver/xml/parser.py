@@ -1,5 +1,6 @@
 """The parser: strict, one a thread, and what it reads is counted before it is used."""
 
+import re
 import threading
 
 from lxml import etree
@@ -13,6 +14,12 @@ __all__ = ["parse_strict", "parse_unlimited"]
 EQUALS = ord("=")
 SHORTEST_TAG = 4
 """Bytes of the shortest element, `<a/>`."""
+
+NO_START_TAGS = (b"</", b"< ", b"<=", b"<<")
+"""What begins an end tag, or no tag at all, in text that is yet to be repaired."""
+
+SECTION = re.compile(rb"<!--|<!\[CDATA\[|<\?")
+SECTION_ENDS = {b"<!--": b"-->", b"<![CDATA[": b"]]>", b"<?": b"?>"}
 
 SCHEMA_INSTANCE = "{http://www.w3.org/2001/XMLSchema-instance}"
 
@@ -51,6 +58,8 @@ def parse_strict(data: bytes, limits: Limits) -> Element:
     Raises:
         Malformed: It is not well-formed, or beyond the limits.
     """
+    if len(data) > SHORTEST_TAG * limits.elements:
+        check_tags(data, limits)
     root = parse_unlimited(data)
     # Each element takes a `<`, each attribute and each declaration of a namespace a `=`.
     values = data.count(b"=") if EQUALS in data else 0
@@ -60,6 +69,33 @@ def parse_strict(data: bytes, limits: Limits) -> Element:
     if values and b"xmlns:" in data:
         strip_schema_instance(root)
     return root
+
+
+def check_tags(data: bytes, limits: Limits) -> None:
+    """Refuses by its bytes alone what has too many elements, for parsing those costs the most.
+
+    Raises:
+        Malformed: If it is well-formed, it is beyond the limits.
+    """
+    if data.count(b"<!") + data.count(b"<?") > limits.elements:
+        raise Malformed(MalformedKind.LIMIT, f"more than {limits.elements} comments and the like")
+    data = without_sections(data)
+    tags = data.count(b"<") - sum(map(data.count, NO_START_TAGS))
+    if tags > limits.elements:
+        raise Malformed(MalformedKind.LIMIT, f"more than {limits.elements} start tags")
+
+
+def without_sections(data: bytes) -> bytes:
+    """Takes out comments, instructions and CDATA, in which a `<` begins no tag."""
+    parts: list[bytes] = []
+    position = 0
+    while (start := SECTION.search(data, position)) is not None:
+        end = data.find(SECTION_ENDS[start[0]], start.end())
+        if end < 0:
+            break
+        parts.append(data[position : start.start()])
+        position = end
+    return b"".join([*parts, data[position:]])
 
 
 def parse_unlimited(data: bytes) -> Element:
