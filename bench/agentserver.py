@@ -44,6 +44,8 @@ IDLE_THREADS = 50_000
 """Conversations, each of which has two threads: the sender's and the listener's."""
 PROBES = 300
 LOOP_SECONDS = 2.0
+MANY = 200
+"""Listeners of the organisms whose start is measured."""
 MEBIBYTE = 1 << 20
 MEGABYTE = 1e6
 
@@ -416,22 +418,32 @@ async def _probes() -> list[Row]:
 
 
 async def _start() -> list[Row]:
-    many = [
+    """Measures starts with listeners of one module, and with as many modules as listeners."""
+    with tempfile.TemporaryDirectory(prefix="agentix-bench-modules-") as directory:
+        source = (LISTENERS / "bench_listeners.py").read_text()
+        modules = [f"bench_listeners_{number}" for number in range(MANY - 1)]
+        for module in modules:
+            (Path(directory) / f"{module}.py").write_text(source)
+        one = [await _started(["bench_listeners"] * (MANY - 1), directory) for _ in range(3)]
+        each = [await _started(modules, directory) for _ in range(3)]
+    return [
+        measured("start with 200 listeners of one module", "s", one, at_most(1)),
+        measured("start with 200 listeners of 200 modules", "s", each, at_most(1)),
+    ]
+
+
+async def _started(modules: Sequence[str], directory: str) -> float:
+    """Gives how long a start takes with a listener of each module."""
+    listeners = [
         {
             "name": f"tool{number}",
-            "payload_class": "bench_listeners.AddPayload",
-            "handler": "bench_listeners.add",
+            "payload_class": f"{module}.AddPayload",
+            "handler": f"{module}.add",
             "description": f"Is number {number}.",
         }
-        for number in range(199)
+        for number, module in enumerate(modules)
     ]
-
-    async def start() -> float:
-        started = time.perf_counter()
-        async with _organism(listeners=many):
-            return time.perf_counter() - started
-
-    times = [await start() for _ in range(3)]
-    return [
-        measured("start with 200 listeners, each described by a worker", "s", times, at_most(1))
-    ]
+    paths, packages = [str(LISTENERS), directory], ["bench_listeners", *dict.fromkeys(modules)]
+    started = time.perf_counter()
+    async with _organism(listeners=listeners, import_paths=paths, packages=packages):
+        return time.perf_counter() - started
