@@ -3,7 +3,7 @@
 from agentix.agentserver.registry import Listener
 from agentix.agentserver.threads import Thread
 
-__all__ = ["admit", "book", "may_use"]
+__all__ = ["admit", "book"]
 
 
 def admit(listener: Listener, thread: Thread, *, anew: bool) -> str | None:
@@ -24,14 +24,9 @@ def admit(listener: Listener, thread: Thread, *, anew: bool) -> str | None:
     thread.iterations += 1
     if thread.iterations > listener.iterations:
         return f"{listener.name}: more than {listener.iterations} messages for one of its caller"
-    if listener.tokens is not None and not may_use(listener, thread):
+    if listener.tokens is not None and thread.tokens >= listener.tokens:
         return f"{listener.name}: {thread.tokens} tokens used; {listener.tokens} are allowed"
     return None
-
-
-def may_use(listener: Listener, thread: Thread) -> bool:
-    """Tells whether a listener has tokens left in a thread."""
-    return listener.tokens is None or thread.tokens < listener.tokens
 
 
 def book(thread: Thread, tokens: int) -> None:
