@@ -10,6 +10,7 @@
 let
   packages = [
     ../packages/agentix-core
+    ../packages/agentix-linux
     ../packages/agentix-runtime
   ];
   python = pkgs.python313;

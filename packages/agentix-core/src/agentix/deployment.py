@@ -1,5 +1,6 @@
 """The contract of every deployment: what makes, lists and removes sandboxes."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -10,21 +11,41 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
-from agentix.errors import SandboxNotFoundError
+from agentix.errors import DeploymentError, SandboxNotFoundError
 from agentix.version import VERSION
 from agentix.wire import READY_PREFIX
 
 __all__ = [
+    "DEFAULT_MEMORY",
+    "DEFAULT_PIDS",
     "DEFAULT_RUNTIME",
     "Deployment",
     "Sandbox",
     "SandboxConfig",
     "SandboxInfo",
+    "default_memory",
     "find_ready_url",
 ]
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_RUNTIME = f"agentix/runtime:{VERSION}"
 """The runtime image of this release."""
+
+DEFAULT_PIDS = 2048
+"""Processes and threads that a sandbox may have where its configuration says nothing."""
+
+DEFAULT_MEMORY = 4 * 1024**3
+"""Bytes of memory of such a sandbox, on a host that has twice as much."""
+
+
+def default_memory(host: int) -> int:
+    """Return the memory limit of a sandbox whose configuration says nothing.
+
+    Args:
+        host: The memory of its host. All sizes are in bytes.
+    """
+    return min(DEFAULT_MEMORY, host // 2)
 
 
 def _reference(value: object) -> str:
@@ -44,6 +65,9 @@ Namespace = Annotated[str | ModuleType, PlainValidator(_reference)]
 class SandboxConfig(BaseModel):
     """What a sandbox is made of; unknown fields are refused.
 
+    `None` for a limit means none. A limit that is given and cannot be enforced is refused; a
+    default that cannot be is one warning.
+
     An image reference means what the deployment makes of it: an image for Docker; a root
     filesystem directory (the task image, `/` for the host's own) or a bundle for the local one.
     """
@@ -61,12 +85,12 @@ class SandboxConfig(BaseModel):
     """Environment variables of the sandbox, visible to commands and impls."""
     network: Literal["bridge", "host", "none"] | None = None
     """The network; the deployment's own default where it is not given."""
-    memory: Annotated[int, Field(ge=6 * 1024 * 1024)] | None = None
-    """The memory limit in bytes."""
+    memory: Annotated[int, Field(ge=6 * 1024 * 1024)] | Literal["default"] | None = "default"
+    """The memory limit in bytes; `"default"` is 4 GiB or half of the host's memory, the smaller."""
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """How many processors' worth of time the sandbox may use."""
-    pids: Annotated[int, Field(gt=0)] | None = None
-    """How many processes and threads may live at once."""
+    pids: Annotated[int, Field(gt=0)] | Literal["default"] | None = "default"
+    """How many processes and threads may live at once; `"default"` is 2,048."""
     user: Annotated[str, Field(min_length=1)] | None = None
     """Who runs commands, as `name`, `uid` or `uid:gid`; the task image's own user by default."""
     start_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
@@ -98,8 +122,8 @@ class SandboxInfo:
     """The deployment's name for it."""
     image: str
     """The task image that it was made from."""
-    status: Literal["starting", "running", "exited"]
-    """Whether its runtime lives."""
+    status: Literal["starting", "running", "unresponsive", "exited"]
+    """Whether its runtime answers; one that lives and does not is `unresponsive`."""
     created_at: datetime
     """When it was made, with its time zone."""
     exit_code: int | None = None
@@ -156,9 +180,17 @@ class Deployment(ABC):
         sandbox = await self.create(config)
         try:
             yield sandbox
-        finally:
-            with suppress(SandboxNotFoundError):
-                await self.delete(sandbox.id)
+        except BaseException as error:
+            # What went wrong in the block says more than what went wrong after it.
+            try:
+                with suppress(SandboxNotFoundError):
+                    await self.delete(sandbox.id)
+            except DeploymentError as failure:
+                error.add_note(f"and sandbox {sandbox.id} was not deleted: {failure}")
+                logger.warning("sandbox %s was not deleted: %s", sandbox.id, failure)
+            raise
+        with suppress(SandboxNotFoundError):
+            await self.delete(sandbox.id)
 
     @abstractmethod
     async def __aenter__(self) -> Self:

@@ -103,6 +103,9 @@ class ExecExit(WireModel):
     """The exit code; the negated signal number where a signal ended it."""
     timed_out: bool = False
     """Whether the time limit ended the command."""
+    oom_killed: bool = False
+    """Whether it failed, and the kernel killed a process of the sandbox meanwhile for want of
+    memory."""
     stdout_truncated: bool = False
     """Whether standard output was longer than what was kept."""
     stderr_truncated: bool = False
@@ -158,3 +161,7 @@ class Health(WireModel):
     """Always `ok`: a runtime that can not serve does not answer."""
     version: str = VERSION
     """The version of the runtime."""
+    calls: int = 0
+    """How many calls of plain functions run, abandoned ones included."""
+    abandoned: int = 0
+    """How many of them run on though their callers have left."""

@@ -1,0 +1,1 @@
+"""What deployments and servers ask of the Linux kernel, written once."""
