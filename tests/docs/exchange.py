@@ -83,15 +83,14 @@ class Server:
     """Its upload root, which pages call /workspace."""
 
     def check(self, exchange: Exchange) -> None:
-        """Sends the request and compares the answer with the one that is shown."""
+        """Send the request and compare the answer with the one that is shown."""
         connection = http.client.HTTPConnection(self.address, timeout=DEADLINE)
         try:
             method, target = exchange.request.first.split(" ")
             body = request_body(exchange.request)
             connection.request(method, target, body, dict(exchange.request.headers))
             answer = connection.getresponse()
-            # A lease never ends by itself: its one line is all that there is to read.
-            raw = answer.readline() if target == "/lease" else answer.read()
+            raw = answer.read()
         finally:
             connection.close()
         text = raw.decode().replace(str(self.workspace), "/workspace")

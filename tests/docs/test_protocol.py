@@ -25,7 +25,6 @@ EXCHANGES = read_exchanges(read_blocks(PAGE))
 TYPES = "types_of_the_table.py"
 SPECIAL = {
     "A body that is too large": {"AGENTIX_MAX_BODY": "40"},
-    "GET /lease": {"AGENTIX_LEASE_SECONDS": "10"},
     "Token": {"AGENTIX_TOKEN_FILE": "token"},
 }
 """The settings of the runtimes that some sections are about."""

@@ -77,6 +77,7 @@ async def test_answer_has_exactly_these_fields(session: aiohttp.ClientSession) -
     assert await run(session, "printf out; printf error >&2; exit 7") == {
         "exit_code": 7,
         "timed_out": False,
+        "oom_killed": False,
         "stdout_truncated": False,
         "stderr_truncated": False,
         "stdout_bytes": 3,
@@ -129,6 +130,7 @@ async def test_output_beyond_the_cap_is_counted_and_dropped(
     assert result == {
         "exit_code": 0,
         "timed_out": False,
+        "oom_killed": False,
         "stdout_truncated": True,
         "stderr_truncated": False,
         "stdout_bytes": 3_000_000,
@@ -270,6 +272,7 @@ async def test_events_come_in_order_and_end_with_one_exit(
     exit_event = {
         "exit_code": 3,
         "timed_out": False,
+        "oom_killed": False,
         "stdout_truncated": False,
         "stderr_truncated": False,
         "stdout_bytes": 4,

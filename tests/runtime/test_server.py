@@ -1,4 +1,4 @@
-"""The process `agentix-server`: its settings, its token, its lease and its end."""
+"""The process `agentix-server`: its settings, its token and its end."""
 
 import json
 import os
@@ -37,7 +37,8 @@ def answer_of(server: Server, request: bytes) -> tuple[int, Any]:
 
 
 def test_health(server: Server) -> None:
-    assert answer_of(server, get("/health")) == (200, {"status": "ok", "version": VERSION})
+    health = {"status": "ok", "version": VERSION, "calls": 0, "abandoned": 0}
+    assert answer_of(server, get("/health")) == (200, health)
 
 
 @pytest.mark.parametrize("path", ["/", "/absent", "/health/", "/exec/", "//health", "/_remote/x"])
@@ -51,7 +52,6 @@ def test_unknown_path_is_404(server: Server, path: str) -> None:
         ("/health", "POST", "GET, HEAD"),
         ("/namespaces", "DELETE", "GET, HEAD"),
         ("/download", "PUT", "GET, HEAD"),
-        ("/lease", "POST", "GET"),
         ("/_remote", "GET", "POST"),
         ("/exec", "OPTIONS", "POST"),
         ("/upload", "GET", "POST"),
@@ -107,7 +107,6 @@ ENDPOINTS = [
     post("/upload", b""),
     get("/download?path=x"),
     get("/namespaces"),
-    get("/lease"),
     get("/absent"),
     get("//health"),
     get("/health/"),
@@ -176,6 +175,7 @@ def run_briefly(**environ: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "agentix.runtime"],
         env=os.environ | {"AGENTIX_BIND_PORT": "0", "AGENTIX_MOUNT_ROOT": "/absent"} | environ,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -212,17 +212,31 @@ def test_open_address_with_a_token_is_served(tmp_path: Path) -> None:
         ({"AGENTIX_MAX_OUTPUT": HUGE}, f"AGENTIX_MAX_OUTPUT='{HUGE}' is not a whole number"),
         ({"AGENTIX_MOUNT_ROOT": "mnt"}, "AGENTIX_MOUNT_ROOT='mnt' is not an absolute path"),
         ({"AGENTIX_UPLOAD_ROOT": "./x"}, "AGENTIX_UPLOAD_ROOT='x' is not an absolute path"),
+        ({"AGENTIX_BIND_FD": "x"}, f"AGENTIX_BIND_FD='x' is not a whole number up to {2**31 - 1}"),
         (
-            {"AGENTIX_LEASE_SECONDS": "0"},
-            "AGENTIX_LEASE_SECONDS='0' is not a number of seconds above 0",
+            {"AGENTIX_BIND_FD": str(2**31)},
+            f"AGENTIX_BIND_FD='{2**31}' is not a whole number up to {2**31 - 1}",
         ),
+        ({"AGENTIX_BIND_FD": "900"}, "AGENTIX_BIND_FD=900 is no socket: Bad file descriptor"),
         (
-            {"AGENTIX_LEASE_SECONDS": "nan"},
-            "AGENTIX_LEASE_SECONDS='nan' is not a number of seconds above 0",
+            {"AGENTIX_BIND_FD": "0"},
+            "AGENTIX_BIND_FD=0 is no socket: Socket operation on non-socket",
+        ),
+        ({"AGENTIX_BIND_HANDOFF": "/absent/socket"}, "[Errno 2] No such file or directory"),
+        *(
+            (
+                {first: value, second: "/x/socket"},
+                "AGENTIX_BIND_UNIX, AGENTIX_BIND_FD and AGENTIX_BIND_HANDOFF exclude each other",
+            )
+            for first, value, second in (
+                ("AGENTIX_BIND_FD", "3", "AGENTIX_BIND_UNIX"),
+                ("AGENTIX_BIND_FD", "3", "AGENTIX_BIND_HANDOFF"),
+                ("AGENTIX_BIND_UNIX", "/x/other", "AGENTIX_BIND_HANDOFF"),
+            )
         ),
         (
             {"AGENTIX_TOKEN_FILE": "/absent"},
-            "AGENTIX_TOKEN_FILE='/absent' can not be taken:"
+            "AGENTIX_TOKEN_FILE='/absent' cannot be taken:"
             " [Errno 2] No such file or directory: '/absent'",
         ),
         ({"AGENTIX_EXEC_USER": "nobody-here"}, "the task image has no user 'nobody-here'"),
@@ -262,37 +276,6 @@ def test_taken_port_is_one_line() -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_runtime_that_nobody_holds_ends(tmp_path: Path) -> None:
-    with serving(tmp_path, {"AGENTIX_LEASE_SECONDS": "0.3"}) as server:
-        assert server.process.wait(DEADLINE) == 0
-        assert "nobody has held the lease for 0.3 s: ending" in server.log
-
-
-def test_lease_keeps_the_runtime_until_its_connection_closes(tmp_path: Path) -> None:
-    with serving(tmp_path, {"AGENTIX_LEASE_SECONDS": "0.5"}) as server:
-        with server.connect() as first, server.connect() as second:
-            for connection in (first, second):
-                connection.sendall(get("/lease"))
-                content = receive_until(connection, b"}\n")
-                assert b"content-type: application/x-ndjson" in content
-                assert b'{"seconds":0.5}\n' in content
-            first.close()
-            with pytest.raises(subprocess.TimeoutExpired):
-                server.process.wait(1.0)
-        assert server.process.wait(DEADLINE) == 0
-
-
-def test_runtime_without_a_lease_has_no_end(server: Server) -> None:
-    with server.connect() as connection:
-        connection.sendall(get("/lease"))
-        assert b'{"seconds":null}\n' in receive_until(connection, b"}\n")
-
-
-def test_head_of_a_lease_is_refused(server: Server) -> None:
-    answer = server.exchange(get("/lease").replace(b"GET", b"HEAD", 1))
-    assert answer.startswith(b"HTTP/1.1 405 ")
-
-
 def occupy(server: Server, stack: ExitStack, root: Path) -> list[socket.socket]:
     """Begins one of everything that could keep a runtime from ending."""
     os.mkfifo(root / "fifo")
@@ -305,7 +288,6 @@ def occupy(server: Server, stack: ExitStack, root: Path) -> list[socket.socket]:
         post("/_remote", call_body("endless", f"{root}/counter", f"{root}/ended")),
         post("/exec", json.dumps({"command": ignoring}).encode()),
         post("/exec", b'{"command": "echo on; sleep 1000"}', "Accept: text/event-stream"),
-        get("/lease"),
         post("/exec", b"{}")[:-1],
         b"GET /hea",
     ]
@@ -314,7 +296,7 @@ def occupy(server: Server, stack: ExitStack, root: Path) -> list[socket.socket]:
         connection = stack.enter_context(closing(server.connect()))
         connection.sendall(request)
         connections.append(connection)
-    for index, mark in ((2, b'{"item":1}'), (3, b"item"), (5, b"stdout"), (6, b"seconds")):
+    for index, mark in ((2, b'{"item":1}'), (3, b"item"), (5, b"stdout")):
         receive_until(connections[index], mark)
     wait_until((root / "started").exists)
     wait_until(pids.exists)

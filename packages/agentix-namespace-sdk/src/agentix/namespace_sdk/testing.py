@@ -117,7 +117,8 @@ class RuntimeThread:
     async def _serve(self) -> None:
         # Importing the runtime takes a while, which tests that call no fixture need not spend.
         from agentix.runtime.app import create_app
-        from agentix.runtime.server import listen, serve_until, url_of
+        from agentix.runtime.listener import listen, url_of
+        from agentix.runtime.server import serve_until
         from agentix.runtime.settings import Settings
 
         stop, loop = asyncio.Event(), asyncio.get_running_loop()

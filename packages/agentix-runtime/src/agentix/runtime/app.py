@@ -29,7 +29,6 @@ from agentix.runtime.http import (
     json_response,
     problem,
 )
-from agentix.runtime.lease import Lease, LeaseEndpoint
 from agentix.runtime.namespaces import NamespacesEndpoint
 from agentix.runtime.remote import RemoteEndpoint
 from agentix.runtime.settings import Settings
@@ -44,14 +43,12 @@ logger = logging.getLogger(__name__)
 
 def create_app(
     settings: Settings,
-    lease: Lease | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> ASGIApp:
-    """Builds the runtime: finds the mounted namespaces and wires up the endpoints.
+    """Build the runtime: find the mounted namespaces and wire up the endpoints.
 
     Args:
         settings: What the runtime is told from outside.
-        lease: Tells when the owner is gone; one without an end where it is not given.
         on_ready: Called once the application has started.
 
     Raises:
@@ -61,7 +58,6 @@ def create_app(
     user = _command_user(settings.exec_user)
     files = ConfinedDirectory(settings.upload_root, user)
     _prepare(files)
-    lease = lease or Lease(None, on_expired=lambda: None)
     execute = ExecEndpoint(
         CommandEnvironment.of_process(registry, user),
         user,
@@ -79,7 +75,6 @@ def create_app(
             Route("/download", DownloadEndpoint(files), methods=["GET"]),
             Route("/health", _health, methods=["GET"]),
             Route("/namespaces", NamespacesEndpoint(registry), methods=["GET"]),
-            Route("/lease", LeaseEndpoint(lease)),
         ],
         exception_handlers={
             HTTPException: _http_problem,
@@ -90,7 +85,7 @@ def create_app(
             UsageError: _refused,
             OSError: _failed,
         },
-        lifespan=_lifespan(lease, on_ready),
+        lifespan=_lifespan(on_ready),
     )
     app.router.redirect_slashes = False
     return WholeRequests(app if settings.token is None else BearerAuth(app, settings.token))
@@ -109,11 +104,10 @@ def _prepare(files: ConfinedDirectory) -> None:
 
 
 def _lifespan(
-    lease: Lease, on_ready: Callable[[], None]
+    on_ready: Callable[[], None],
 ) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        lease.start()
         on_ready()
         yield
 

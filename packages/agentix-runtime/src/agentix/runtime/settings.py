@@ -13,6 +13,9 @@ __all__ = ["Settings"]
 
 MEBIBYTE = 1024 * 1024
 
+MOST_DESCRIPTORS = 2**31 - 1
+"""No descriptor has a higher number: it is a C `int`."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -24,6 +27,10 @@ class Settings:
     """`AGENTIX_BIND_PORT`: the TCP port to listen on; 0 for any free one."""
     bind_unix: Path | None = None
     """`AGENTIX_BIND_UNIX`: a Unix socket to listen on instead."""
+    bind_fd: int | None = None
+    """`AGENTIX_BIND_FD`: the number of an inherited descriptor that listens already."""
+    bind_handoff: Path | None = None
+    """`AGENTIX_BIND_HANDOFF`: a Unix socket that hands over one that listens already."""
     mount_root: Path = Path("/mnt")
     """`AGENTIX_MOUNT_ROOT`: the directory whose entries are the mounted namespaces."""
     upload_root: Path = Path("/workspace")
@@ -32,15 +39,19 @@ class Settings:
     """The bearer token that calls must carry, from the file `AGENTIX_TOKEN_FILE`."""
     exec_user: str | None = None
     """`AGENTIX_EXEC_USER`: who runs commands, as `name`, `uid` or `uid:gid`."""
-    lease_seconds: float | None = None
-    """`AGENTIX_LEASE_SECONDS`: the runtime ends once nobody has held a lease for so long."""
     max_output: int = 10 * MEBIBYTE
     """`AGENTIX_MAX_OUTPUT`: bytes that `/exec` keeps of each pipe where a call says nothing."""
     max_body: int = 256 * MEBIBYTE
     """`AGENTIX_MAX_BODY`: the largest JSON body in bytes; uploads are streamed and not limited."""
 
     def __post_init__(self) -> None:
-        if self.token is None and self.bind_unix is None and not _is_loopback(self.bind_host):
+        elsewhere = [self.bind_unix, self.bind_fd, self.bind_handoff]
+        given = sum(place is not None for place in elsewhere)
+        if given > 1:
+            raise UsageError(
+                "AGENTIX_BIND_UNIX, AGENTIX_BIND_FD and AGENTIX_BIND_HANDOFF exclude each other"
+            )
+        if self.token is None and not given and not _is_loopback(self.bind_host):
             raise UsageError(
                 f"refusing to listen on {self.bind_host} without a token: set AGENTIX_TOKEN_FILE,"
                 " or bind to 127.0.0.1 or a Unix socket"
@@ -48,22 +59,22 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:
-        """Reads the settings; the token's file is read and unlinked.
+        """Read the settings; the token's file is read and unlinked.
 
         Raises:
-            UsageError: A variable has no usable value, or the token's file can not be read.
+            UsageError: A variable has no usable value, or the token's file cannot be read.
         """
-        unix = environ.get("AGENTIX_BIND_UNIX")
-        lease = environ.get("AGENTIX_LEASE_SECONDS")
+        unix, handoff = environ.get("AGENTIX_BIND_UNIX"), environ.get("AGENTIX_BIND_HANDOFF")
         return cls(
             bind_host=environ.get("AGENTIX_BIND_HOST", cls.bind_host),
             bind_port=_integer(environ, "AGENTIX_BIND_PORT", cls.bind_port, most=65535),
             bind_unix=Path(unix) if unix else None,
+            bind_fd=_descriptor(environ, "AGENTIX_BIND_FD"),
+            bind_handoff=Path(handoff) if handoff else None,
             mount_root=_directory(environ, "AGENTIX_MOUNT_ROOT", cls.mount_root),
             upload_root=_directory(environ, "AGENTIX_UPLOAD_ROOT", cls.upload_root),
             token=_token(environ.get("AGENTIX_TOKEN_FILE")),
             exec_user=environ.get("AGENTIX_EXEC_USER") or None,
-            lease_seconds=_seconds("AGENTIX_LEASE_SECONDS", lease) if lease else None,
             max_output=_integer(environ, "AGENTIX_MAX_OUTPUT", cls.max_output),
             max_body=_integer(environ, "AGENTIX_MAX_BODY", cls.max_body),
         )
@@ -85,14 +96,8 @@ def _integer(environ: Mapping[str, str], name: str, default: int, most: int | No
     return value
 
 
-def _seconds(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{name}={text!r} is not a number of seconds above 0")
-    return value
+def _descriptor(environ: Mapping[str, str], name: str) -> int | None:
+    return _integer(environ, name, default=0, most=MOST_DESCRIPTORS) if environ.get(name) else None
 
 
 def _directory(environ: Mapping[str, str], name: str, default: Path) -> Path:
@@ -110,7 +115,7 @@ def _token(file: str | None) -> str | None:
         token = path.read_text(encoding="ascii").strip()
         path.unlink()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"AGENTIX_TOKEN_FILE={file!r} can not be taken: {error}") from error
+        raise UsageError(f"AGENTIX_TOKEN_FILE={file!r} cannot be taken: {error}") from error
     if not token:
         raise UsageError(f"AGENTIX_TOKEN_FILE={file!r} is empty")
     return token
