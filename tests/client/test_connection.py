@@ -1,6 +1,5 @@
 """The connection: URLs, tokens, and a runtime that can not be reached."""
 
-import asyncio
 import pickle
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from agentix.client import RuntimeClient
 from agentix.errors import RequestError, SandboxGoneError, UsageError
-from tests.client.raw import NDJSON, Exchange, Place, answer, chunk, head
+from tests.client.raw import Place, answer
 
 
 @pytest.mark.parametrize(
@@ -93,58 +92,3 @@ async def test_refusal_survives_a_process_boundary(place: Place) -> None:
             await client.namespaces()
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (copy.status, copy.message) == (401, "no token")
-
-
-async def test_lease_is_held_until_the_runtime_ends_it(place: Place) -> None:
-    over = asyncio.Event()
-
-    async def handle(exchange: Exchange) -> None:
-        await exchange.request()
-        await exchange.send(head(200, NDJSON, "Transfer-Encoding: chunked") + chunk("{}\n"))
-        await over.wait()
-
-    async with (
-        place.serve(handle) as server,
-        RuntimeClient(server.url) as client,
-        client.lease() as lease,
-    ):
-        ended = asyncio.create_task(lease.ended())
-        await client_has_read(ended)
-        over.set()
-        await asyncio.wait_for(ended, 5)
-
-
-async def client_has_read(task: "asyncio.Task[None]") -> None:
-    """Lets a task that must not end yet run until it waits for the socket."""
-    done, _ = await asyncio.wait([task], timeout=0.05)
-    assert not done
-
-
-async def test_lease_that_is_left_closes_its_connection(place: Place) -> None:
-    left = asyncio.Event()
-
-    async def handle(exchange: Exchange) -> None:
-        await exchange.request()
-        await exchange.send(head(200, NDJSON, "Transfer-Encoding: chunked") + chunk("{}\n"))
-        await exchange.left()
-        left.set()
-
-    async with place.serve(handle) as server, RuntimeClient(server.url) as client:
-        async with client.lease():
-            assert not left.is_set()
-        await asyncio.wait_for(left.wait(), 5)
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [(answer('{"error":"no token"}', 401), RequestError), (b"", SandboxGoneError)],
-)
-async def test_lease_that_is_refused(
-    place: Place, content: bytes, expected: type[Exception]
-) -> None:
-    async with (
-        place.answering(content, close=True) as server,
-        RuntimeClient(server.url) as client,
-    ):
-        with pytest.raises(expected):
-            await client.lease().__aenter__()

@@ -89,7 +89,6 @@ async def test_without_the_token_only_health_answers(runtime: Runtime, tmp_path:
                 stranger.upload(bytes(8 * 1024 * 1024), "x"),
                 stranger.download("x", tmp_path / "x"),
                 stranger.namespaces(),
-                stranger.lease().__aenter__(),
             ):
                 with pytest.raises(RequestError) as caught:
                     await call
@@ -284,12 +283,6 @@ async def test_namespaces_and_health(client: RuntimeClient) -> None:
     assert namespace.loaded
     assert namespace.error is None
     assert (await client.health()).status == "ok"
-
-
-async def test_lease_is_held_until_the_block_is_left(client: RuntimeClient) -> None:
-    async with client.lease() as lease:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(lease.ended(), 0.05)
 
 
 async def test_functions_are_described_where_it_is_asked_for(client: RuntimeClient) -> None:

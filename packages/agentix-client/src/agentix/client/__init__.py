@@ -1,8 +1,7 @@
 """The Agentix client: call functions inside a sandbox as if they were local."""
 
 from agentix.client.client import RuntimeClient
-from agentix.client.lease import Lease
 from agentix.client.stream import Stream
 from agentix.wire import ExecExit, ExecOutput, ExecResult
 
-__all__ = ["ExecExit", "ExecOutput", "ExecResult", "Lease", "RuntimeClient", "Stream"]
+__all__ = ["ExecExit", "ExecOutput", "ExecResult", "RuntimeClient", "Stream"]

@@ -1,8 +1,7 @@
 """RuntimeClient: calls functions, runs commands and moves files in one sandbox."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +16,6 @@ from agentix.client.connection import JSON, Connection
 from agentix.client.download import READ_BUFFER, range_header, save
 from agentix.client.events import ExecDecoder
 from agentix.client.items import ItemDecoder
-from agentix.client.lease import Lease
 from agentix.client.stream import Stream
 from agentix.client.upload import Upload, size_of
 from agentix.errors import ArgumentsError
@@ -387,16 +385,6 @@ class RuntimeClient:
     async def health(self) -> Health:
         """Asks whether the runtime serves; it needs no token."""
         return self._model(Health, await self._connection.fetch("GET", "health"))
-
-    @asynccontextmanager
-    async def lease(self) -> AsyncIterator[Lease]:
-        """Holds a lease on the sandbox for the length of an `async with` block."""
-        response = await self._connection.request("GET", "lease")
-        try:
-            await self._connection.expect(response, 200)
-            yield Lease(self._connection, response)
-        finally:
-            response.close()
 
     def _model(self, model: type[M], body: bytes) -> M:
         try:
