@@ -7,6 +7,7 @@ import pytest
 from agentix import errors
 from agentix.errors import (
     AgentixError,
+    AnswerTooLargeError,
     DeploymentError,
     RemoteCallError,
     RequestError,
@@ -23,8 +24,14 @@ def test_every_error_is_in_the_tree(name: str) -> None:
     assert name in (errors.__doc__ or "").split()
 
 
-def test_gone_failed_and_wrong_are_three_classes() -> None:
-    kinds = [SandboxGoneError, RemoteCallError, UsageError, DeploymentError]
+def test_gone_failed_wrong_and_too_large_are_classes_of_their_own() -> None:
+    kinds = [
+        SandboxGoneError,
+        RemoteCallError,
+        UsageError,
+        DeploymentError,
+        AnswerTooLargeError,
+    ]
     assert not [(a, b) for a in kinds for b in kinds if a is not b and issubclass(a, b)]
 
 
@@ -35,6 +42,8 @@ def test_gone_failed_and_wrong_are_three_classes() -> None:
         RequestError(413, "too large"),
         SandboxStartError("it ended", 3, "last words"),
         SandboxGoneError("gone"),
+        AnswerTooLargeError("larger than 10 bytes", 10, 11),
+        AnswerTooLargeError("larger than 10 bytes", 10),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -2,7 +2,7 @@
 
 AgentixError
 ├── UsageError              you called it wrongly: nothing was run
-│   ├── StubError           a function that can not be a stub, or an impl that does not match it
+│   ├── StubError           a function that cannot be a stub, or an impl that does not match it
 │   ├── ManifestError       a manifest that the protocol refuses
 │   ├── ArgumentsError      arguments that do not fit the stub
 │   ├── NamespaceNotFoundError   the sandbox has no such namespace
@@ -10,13 +10,15 @@ AgentixError
 │   └── SandboxNotFoundError     the deployment has no such sandbox
 ├── RemoteCallError         the call failed in the sandbox: its class, message and traceback
 ├── SerializationError      a value that does not survive its declared type
-├── SandboxGoneError        the sandbox is gone, or its answer broke off
+├── SandboxGoneError        the sandbox is gone or silent, its answer broke off, or the client closed
+├── AnswerTooLargeError     an answer larger than its caller takes: the call may have run
 └── DeploymentError         the deployment could not do what was asked
     └── SandboxStartError   the sandbox ended, or stayed silent, before it was ready
 """
 
 __all__ = [
     "AgentixError",
+    "AnswerTooLargeError",
     "ArgumentsError",
     "DeploymentError",
     "ManifestError",
@@ -37,11 +39,11 @@ class AgentixError(Exception):
 
 
 class UsageError(AgentixError):
-    """A call that is wrong in itself: repeating it unchanged can not succeed."""
+    """A call that is wrong in itself: repeating it unchanged cannot succeed."""
 
 
 class StubError(UsageError):
-    """A function can not serve as a stub, or an impl does not match its stub."""
+    """A function cannot serve as a stub, or an impl does not match its stub."""
 
 
 class ManifestError(UsageError):
@@ -74,7 +76,7 @@ class RequestError(UsageError):
         self.message = message
 
     def __reduce__(self) -> tuple[type["RequestError"], tuple[int, str]]:
-        """Lets the error cross process boundaries."""
+        """Let the error cross process boundaries."""
         return RequestError, (self.status, self.message)
 
 
@@ -95,20 +97,46 @@ class RemoteCallError(AgentixError):
         self.traceback = traceback
 
     def __reduce__(self) -> tuple[type["RemoteCallError"], tuple[str, str, str]]:
-        """Lets the error cross process boundaries, as process pools and Ray actors need."""
+        """Let the error cross process boundaries, as process pools and Ray actors need."""
         return RemoteCallError, (self.type, self.message, self.traceback)
 
 
 class SerializationError(AgentixError):
-    """A value can not be turned into JSON by its declared type, or read back by it."""
+    """A value cannot be turned into JSON by its declared type, or read back by it."""
 
 
 class SandboxGoneError(AgentixError):
-    """The sandbox can not be reached, or its answer ended before it was complete."""
+    """The sandbox cannot be reached or does not answer, or its answer is not complete.
+
+    Leaving the client while one of its calls is under way ends that call with this error too.
+    """
+
+
+class AnswerTooLargeError(AgentixError):
+    """A sandbox answers with more than its caller takes; the connection has been closed.
+
+    The sandbox lives, and the call may have run. Whoever expects that much raises the limit that
+    the message names.
+
+    Args:
+        message: What is too large, and how to raise its limit.
+        limit: The limit in bytes.
+        size: The size in bytes, where it was known before the answer was read.
+    """
+
+    def __init__(self, message: str, limit: int, size: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.limit = limit
+        self.size = size
+
+    def __reduce__(self) -> tuple[type["AnswerTooLargeError"], tuple[str, int, int | None]]:
+        """Let the error cross process boundaries."""
+        return AnswerTooLargeError, (self.message, self.limit, self.size)
 
 
 class DeploymentError(AgentixError):
-    """A deployment can not do what was asked of it."""
+    """A deployment cannot do what was asked of it."""
 
 
 class SandboxStartError(DeploymentError):
@@ -127,5 +155,5 @@ class SandboxStartError(DeploymentError):
         self.output = output
 
     def __reduce__(self) -> tuple[type["SandboxStartError"], tuple[str, int | None, str]]:
-        """Lets the error cross process boundaries."""
+        """Let the error cross process boundaries."""
         return SandboxStartError, (self.message, self.exit_code, self.output)
