@@ -40,6 +40,7 @@ def image_of(files: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
     try:
         yield tag
     finally:
+        wait_for_keeper(tag)
         drop_closure(tag)
         docker("image", "rm", tag)
 
@@ -76,6 +77,13 @@ def files_in_volume(volume: str, busybox: str) -> int:
     mount = f"{volume}:/volume:ro"
     count = ["sh", "-c", "find /volume -type f | wc -l"]
     return int(docker("run", "--rm", "-v", mount, "--network", "none", busybox, *count))
+
+
+def wait_for_keeper(reference: str) -> None:
+    """Wait until the keeper has ended that runs on an image, if there is one."""
+    labelled = ["--filter", "label=org.agentix.role=keeper", "--filter", f"ancestor={reference}"]
+    for keeper in docker("ps", "--quiet", *labelled).split():
+        subprocess.run(["docker", "wait", keeper], capture_output=True)
 
 
 def drop_closure(reference: str) -> None:

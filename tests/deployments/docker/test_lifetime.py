@@ -15,7 +15,6 @@ import pytest
 
 from agentix.deployment import Sandbox, SandboxConfig
 from agentix.docker import DockerDeployment
-from agentix.docker.control import ControlDirectories
 from agentix.docker.engine import Engine
 from agentix.docker.labels import DEPLOYMENT, sandbox_labels
 from agentix.docker.owner import Owner
@@ -38,8 +37,8 @@ def containers_of(deployment: DockerDeployment) -> str:
 
 
 def control_directories(root: Path) -> list[str]:
-    """Lists what there is below a root of control directories."""
-    return sorted(path.name for path in root.iterdir())
+    """List the sandboxes of open deployments that have a directory below a root."""
+    return sorted(path.name for path in root.glob("*/*"))
 
 
 async def removed(sandbox_id: str, since: str) -> None:
@@ -88,7 +87,8 @@ async def test_runtime_that_can_not_start_is_reported(
     files = runtime_files("exit 0")
     del files["nix/entry/bin/sh"]
     with image_of(files) as runtime:
-        with pytest.raises(SandboxStartError, match=r"exit code 127 (.|\n)*entry/bin/sh failed"):
+        # The keeper needs the shell as well, where the sandbox is the first.
+        with pytest.raises(DeploymentError, match="entry/bin/sh"):
             await deployment.create(SandboxConfig(image=busybox, runtime=runtime))
         assert containers_of(deployment) == ""
 
@@ -252,20 +252,6 @@ async def test_owner_that_is_killed_takes_its_sandboxes_along(
         assert control_directories(control_root) == []
 
 
-def test_control_directories_go_with_their_owner(control_root: Path, dead_owner: Owner) -> None:
-    dead = ControlDirectories(control_root, dead_owner)
-    dead.open()
-    (dead.add("agentix-of-the-dead") / "socket").touch()
-    alive = ControlDirectories(control_root, Owner.current())
-    alive.add("agentix-of-the-living")
-    alive.open()
-    assert control_directories(control_root) == [
-        "agentix-of-the-living",
-        "agentix-of-the-living.owner",
-    ]
-    alive.remove("agentix-of-the-living")
-
-
 async def test_sandbox_outlives_many_leases_while_its_owner_lives(
     images: None, control_root: Path, busybox: str
 ) -> None:
@@ -295,9 +281,12 @@ async def test_container_that_was_never_started_goes_with_its_owner(
     try:
         async with DockerDeployment(control_root=control_root):
             left = docker("ps", "--all", "--quiet", "--no-trunc").split()
-        assert [name in left for name in (orphan, mine, foreign)] == [False, True, True]
+            assert [name in left for name in (orphan, mine, foreign)] == [False, True, True]
+        # An owner that cannot be looked up from here has some time to guard what it made.
+        left = docker("ps", "--all", "--quiet", "--no-trunc").split()
+        assert [name in left for name in (orphan, mine, foreign)] == [False, True, False]
     finally:
-        docker("rm", "--force", mine, foreign)
+        docker("rm", "--force", mine)
 
 
 @pytest.fixture
@@ -334,7 +323,7 @@ async def test_deployment_that_is_not_open_refuses_calls(docker_engine: str) -> 
 
 
 async def test_control_root_that_is_too_long_is_refused(docker_engine: str) -> None:
-    with pytest.raises(UsageError, match="is too long for a Unix socket"):
+    with pytest.raises(UsageError, match="is too long for Unix sockets below it"):
         async with DockerDeployment(control_root=Path("/tmp", "x" * 80)):
             pass
 

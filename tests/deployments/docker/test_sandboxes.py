@@ -12,6 +12,7 @@ import pytest
 from agentix.client import RuntimeClient
 from agentix.deployment import Sandbox, SandboxConfig
 from agentix.docker import DockerDeployment
+from agentix.docker.container import UnixControl
 from agentix.docker.labels import DEPLOYMENT, OWNER, ROLE
 from agentix.docker.owner import Owner
 from agentix.errors import RequestError, UsageError
@@ -178,11 +179,12 @@ async def test_tcp_control_without_a_network_is_refused(
             await deployment.create(config)
 
 
-async def test_control_falls_back_to_tcp_where_the_engine_sees_no_socket(
-    control_root: Path, config: SandboxConfig, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seen", ["/nonexistent/directory", "/usr"])
+async def test_control_falls_back_to_tcp_where_the_engine_sees_other_files(
+    control_root: Path, config: SandboxConfig, monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
-    elsewhere = property(lambda control: control.directory / "on-another-host")
-    monkeypatch.setattr("agentix.docker.container.UnixControl.socket", elsewhere)
+    elsewhere = {"Type": "bind", "Source": seen, "Target": "/run/agentix", "ReadOnly": True}
+    monkeypatch.setattr(UnixControl, "mounts", property(lambda control: [elsewhere]))
     async with DockerDeployment(control_root=control_root) as deployment:
         sandbox = await deployment.create(config)
         assert sandbox.runtime_url.startswith("http://127.0.0.1:")
@@ -203,6 +205,21 @@ async def first_of(client: RuntimeClient, unified: str, legacy: str) -> str:
     """Reads a limit from where version 2 of control groups has it, or version 1."""
     root = "/sys/fs/cgroup"
     return await output_of(client, f"cat {root}/{unified} 2>/dev/null || cat {root}/{legacy}")
+
+
+async def test_limits_have_defaults(deployment: DockerDeployment, config: SandboxConfig) -> None:
+    host = int(docker("info", "--format", "{{.MemTotal}}"))
+    async with client_in(deployment, config) as client:
+        memory = int(await first_of(client, "memory.max", "memory/memory.limit_in_bytes"))
+        assert await first_of(client, "pids.max", "pids/pids.max") == "2048"
+    # The kernel counts in pages.
+    assert memory == min(4 * 1024**3, host // 2) // 4096 * 4096
+
+
+async def test_none_is_no_limit(deployment: DockerDeployment, config: SandboxConfig) -> None:
+    sandbox = await deployment.create(config.model_copy(update={"memory": None, "pids": None}))
+    form = "{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}}"
+    assert docker("inspect", "--format", form, sandbox.id) == "0 <nil>"
 
 
 async def test_limit_that_the_engine_can_not_give_is_a_usage_error(

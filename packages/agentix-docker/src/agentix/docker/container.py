@@ -9,6 +9,7 @@ from agentix.deployment import SandboxConfig
 from agentix.docker.engine import EngineImage
 from agentix.docker.volumes import volume_name
 from agentix.errors import UsageError
+from agentix.linux.control import SOCKET
 from agentix.wire import DEFAULT_PORT
 
 __all__ = [
@@ -40,12 +41,13 @@ defaults AUDIT_WRITE, MKNOD, NET_RAW and SETPCAP."""
 TOKEN_PATH = "/nix/.token"  # noqa: S105
 """Where the runtime finds the token: on a tmpfs, and only until it has read it."""
 
-CONTROL_TARGET = "/run/agentix"
-"""Where the control directory appears in the sandbox."""
+HANDOFF_TARGET = "/run/agentix"
+"""Where the directory of the handoff appears in the sandbox, read-only."""
 
 ENTRYPOINT = f"""\
 set -e
-(umask 077; IFS= read -r token; printf %s "$token" >{TOKEN_PATH})
+IFS= read -r token
+(umask 077; printf %s "$token" >{TOKEN_PATH})
 mkdir -p /nix/store
 for d in /mnt/*/store; do
   set -- "$d"/*
@@ -55,7 +57,11 @@ exec /mnt/runtime/entry/bin/start </dev/null
 """
 """The architecture's entrypoint; a store without entries leaves no dangling link.
 
-The token comes as the first line of standard input: no disk, argument or environment has it."""
+The token comes as the first line of standard input: no disk, argument or environment has it. It
+comes once the keeper guards the sandbox; an owner that dies before sends none, and `read` fails."""
+
+NIX_SIZE = "16m"
+"""The size of the tmpfs for links; a hostile task shall not fill the memory through it."""
 
 DIGITS_IN_MOUNT = 16
 """Digits of the digest in a mount's name: every link of the store carries them."""
@@ -66,34 +72,34 @@ Network = Literal["bridge", "host", "none"]
 
 @dataclass(frozen=True)
 class UnixControl:
-    """The runtime listens on a Unix socket in a directory that the host shares."""
+    """The runtime serves on a Unix socket that this process made, and that no sandbox sees."""
 
-    directory: Path
-    """The directory on the host."""
-
-    @property
-    def socket(self) -> Path:
-        """The socket on the host."""
-        return self.directory / "socket"
-
-    @property
-    def url(self) -> str:
-        """Where this process reaches the runtime."""
-        return f"unix:{self.socket}"
+    socket: Path
+    """The socket on the host."""
+    handoff: Path
+    """The directory through which the runtime gets it (`agentix.linux.handoff`)."""
 
     @property
     def environment(self) -> dict[str, str | None]:
         """The runtime's settings; `None` takes a variable of the image away."""
         return {
+            "AGENTIX_BIND_HANDOFF": f"{HANDOFF_TARGET}/{SOCKET}",
             "AGENTIX_BIND_HOST": None,
             "AGENTIX_BIND_PORT": None,
-            "AGENTIX_BIND_UNIX": f"{CONTROL_TARGET}/socket",
         }
 
     @property
     def mounts(self) -> list[dict[str, object]]:
         """The directory's mount; the engine refuses it where it does not see the directory."""
-        return [{"Type": "bind", "Source": str(self.directory), "Target": CONTROL_TARGET}]
+        return [
+            {
+                "Type": "bind",
+                "Source": str(self.handoff),
+                "Target": HANDOFF_TARGET,
+                "ReadOnly": True,
+                "BindOptions": {"Propagation": "rprivate"},
+            }
+        ]
 
     @property
     def ports(self) -> dict[str, list[dict[str, str]]]:
@@ -115,9 +121,9 @@ class TcpControl:
         """The runtime's settings; `None` takes a variable of the image away."""
         own = self.network == "bridge"
         return {
+            "AGENTIX_BIND_HANDOFF": None,
             "AGENTIX_BIND_HOST": "0.0.0.0" if own else self.publish_host,  # noqa: S104
             "AGENTIX_BIND_PORT": str(DEFAULT_PORT if own else 0),
-            "AGENTIX_BIND_UNIX": None,
         }
 
     @property
@@ -154,14 +160,16 @@ class ContainerPlan:
 
     config: SandboxConfig
     """What was asked for."""
-    network: Network
-    """The network, the deployment's default applied."""
+    network: str
+    """What the engine calls its network."""
     images: SandboxImages
     """What it runs; the volumes of the runtime and the namespaces are filled."""
     control: Control
     """How this process reaches the runtime."""
-    lease: float
-    """Seconds that the sandbox outlives its owner."""
+    memory: int | None
+    """The limit of its memory in bytes, the default applied."""
+    pids: int | None
+    """The limit of its processes and threads, the default applied."""
     labels: dict[str, str]
     """The container's labels."""
     capabilities: Sequence[str]
@@ -169,7 +177,7 @@ class ContainerPlan:
 
 
 def container_config(plan: ContainerPlan) -> dict[str, object]:
-    """Gives the body of the engine's request that makes the container.
+    """Return the body of the engine's request that makes the container.
 
     Raises:
         UsageError: The configuration sets a variable that is the deployment's to set.
@@ -196,8 +204,9 @@ def _environment(plan: ContainerPlan) -> list[str]:
         **plan.control.environment,
         "AGENTIX_MOUNT_ROOT": "/mnt",
         "AGENTIX_TOKEN_FILE": TOKEN_PATH,
+        "AGENTIX_BIND_FD": None,
+        "AGENTIX_BIND_UNIX": None,
         "AGENTIX_EXEC_USER": plan.config.user or plan.images.task.user or None,
-        "AGENTIX_LEASE_SECONDS": f"{plan.lease:g}",
     }
     taken = sorted(settings.keys() & plan.config.env.keys())
     if taken:
@@ -216,14 +225,14 @@ def _host_config(plan: ContainerPlan) -> dict[str, object]:
         "PortBindings": plan.control.ports,
         "Binds": _closure_binds(plan),
         "Mounts": plan.control.mounts,
-        "Tmpfs": {"/nix": "exec,mode=755"},
+        "Tmpfs": {"/nix": f"exec,mode=755,size={NIX_SIZE}"},
         "CapDrop": ["ALL"],
         "CapAdd": list(plan.capabilities),
         "SecurityOpt": ["no-new-privileges"],
-        "Memory": config.memory or 0,
-        "MemorySwap": config.memory or 0,  # no swap beyond the memory limit
+        "Memory": plan.memory or 0,
+        "MemorySwap": plan.memory or 0,  # no swap beyond the memory limit
         "NanoCpus": round((config.cpus or 0) * 1e9),
-        "PidsLimit": config.pids,
+        "PidsLimit": plan.pids,
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "1"}},
     }
 

@@ -11,15 +11,19 @@ from typing import Any, Literal, Self
 
 import aiodocker
 
+from agentix.client import RuntimeClient
 from agentix.deployment import (
+    DEFAULT_PIDS,
     Deployment,
     Sandbox,
     SandboxConfig,
     SandboxInfo,
+    default_memory,
     find_ready_url,
 )
 from agentix.docker.cancellation import finish, together
 from agentix.docker.container import (
+    HANDOFF_TARGET,
     TASK_CAPABILITIES,
     ContainerPlan,
     Control,
@@ -29,19 +33,31 @@ from agentix.docker.container import (
     UnixControl,
     container_config,
 )
-from agentix.docker.control import ControlDirectories, default_control_root
-from agentix.docker.engine import Death, Engine, EngineImage, NotFoundError, RefusedError
+from agentix.docker.engine import (
+    ContainerDetails,
+    ContainerState,
+    Death,
+    Engine,
+    EngineImage,
+    NotFoundError,
+    RefusedError,
+)
+from agentix.docker.keeper import Keeper
 from agentix.docker.labels import DEPLOYMENT, OWNER, ROLE, sandbox_labels
+from agentix.docker.network import SandboxNetwork
 from agentix.docker.output import Output
 from agentix.docker.owner import Owner
 from agentix.docker.record import SandboxRecord
 from agentix.docker.volumes import ClosureVolumes
 from agentix.errors import (
     DeploymentError,
+    SandboxGoneError,
     SandboxNotFoundError,
     SandboxStartError,
     UsageError,
 )
+from agentix.linux.control import SOCKET, ControlDirectories, default_control_root, listen_unix
+from agentix.linux.handoff import Handoff
 from agentix.wire import DEFAULT_PORT
 
 __all__ = ["DockerDeployment"]
@@ -54,6 +70,13 @@ EVENT_DELAY = 5.0
 """Seconds that the engine's report of an end may come later than the end itself."""
 RECONNECT_DELAY = 1.0
 """Seconds until the engine's events are asked for again after the connection broke."""
+ANSWER_TIMEOUT = 3.0
+"""Seconds that a runtime has to answer when its sandbox's state is asked for."""
+ORPHAN_GRACE = 5.0
+"""Seconds that a sandbox which nobody guards has until it is removed: an owner that lives holds it
+again meanwhile, should its keeper have been removed."""
+NETWORK_TRIES = 3
+"""How often a sandbox is started whose network is removed by its last user meanwhile."""
 
 
 class _NotSharedError(DeploymentError):
@@ -64,19 +87,19 @@ class DockerDeployment(Deployment):
     """Makes sandboxes on a Docker engine.
 
     A closure is copied once per image digest into a volume that stays on the engine as a cache
-    (see `prune`). Each sandbox holds an open lease of this process: when the process is gone,
-    however it ended, the runtime ends itself within `lease` seconds and the engine removes the
-    container.
+    (see `prune`). A keeper, a container beside the sandboxes, holds a connection of this process:
+    when the process is gone, however it ended and whatever its sandboxes do, the keeper kills them
+    `lease` seconds later, and the engine removes their containers.
 
     Args:
         docker: The client of the engine; by default a new one for the engine that `DOCKER_HOST`,
             the Docker context or the usual socket names. A given client stays open.
-        control: How runtimes are reached: over a Unix socket in a directory shared with the
-            sandbox, or over TCP. By default a socket where the engine is this host's and this
-            process is root, or the engine is this user's own (rootless); TCP elsewhere.
+        control: How runtimes are reached: over a Unix socket that is made here and handed to the
+            sandbox, or over TCP. By default a socket where the engine is this host's; TCP
+            elsewhere.
         network: The network of sandboxes whose configuration names none. `bridge` isolates a
-            sandbox from the host's loopback, `host` is the host's own network, `none` has only
-            a loopback of its own.
+            sandbox from the host's loopback and from other sandboxes, `host` is the host's own
+            network, `none` has only a loopback of its own.
         publish_host: The address of the engine's host at which TCP ports are published; it must
             be reachable from here. Never a wildcard.
         lease: Seconds that a sandbox outlives its owner.
@@ -84,7 +107,7 @@ class DockerDeployment(Deployment):
         capabilities: The capabilities that sandboxes keep.
         concurrent_creations: How many sandboxes are made at a time; by default as many as the
             engine has processors. It does not limit how many run.
-        control_root: The directory for control directories; short, and on a local file system.
+        control_root: The directory for sockets; short, and on a local file system.
     """
 
     def __init__(
@@ -115,14 +138,14 @@ class DockerDeployment(Deployment):
         self._capabilities = tuple(capabilities)
         self._concurrent_creations = concurrent_creations
         self._owner = Owner.current()
-        self._directories = ControlDirectories(control_root or default_control_root(), self._owner)
+        self._directories = ControlDirectories(control_root or default_control_root())
         self._id = secrets.token_hex(8)
         self._records: dict[str, SandboxRecord] = {}
         self._creations: set[asyncio.Task[Sandbox]] = set()
         self._state: Literal["new", "open", "closed"] = "new"
 
     async def __aenter__(self) -> Self:
-        """Reaches the engine, and removes what owners that are gone left behind on it.
+        """Reach the engine, and remove what owners that are gone left behind on it.
 
         Raises:
             UsageError: The deployment was entered before.
@@ -140,9 +163,19 @@ class DockerDeployment(Deployment):
         return self
 
     async def __aexit__(self, *exception: Any) -> None:
-        """Deletes every sandbox that this deployment made; volumes stay as a cache."""
+        """Delete every sandbox that this deployment made; volumes stay as a cache.
+
+        An error of the block stays the one that is raised: what fails here is a note on it.
+        """
         self._state = "closed"
-        await finish(self._close())
+        try:
+            await finish(self._close())
+        except DeploymentError as failure:
+            error = exception[1]
+            if error is None:
+                raise
+            error.add_note(f"and the deployment was not left cleanly: {failure}")
+            logger.warning("the deployment was not left cleanly: %s", failure)
 
     async def create(self, config: SandboxConfig) -> Sandbox:
         """Makes a sandbox and returns once its runtime accepts calls.
@@ -183,7 +216,7 @@ class DockerDeployment(Deployment):
         await finish(self._discard(record))
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
-        """Tells the state of one sandbox of this deployment.
+        """Return the state of one sandbox of this deployment, whose runtime is asked.
 
         Raises:
             SandboxNotFoundError: This deployment has no such sandbox (or no longer).
@@ -191,10 +224,13 @@ class DockerDeployment(Deployment):
         """
         record = self._record(sandbox_id)
         await self._refresh([record])
-        return record.info()
+        answers = not record.ready or record.ended.is_set() or await _answers(record)
+        return record.info(answers=answers)
 
     async def list(self) -> Sequence[SandboxInfo]:
-        """Tells the state of every sandbox of this deployment, the oldest first.
+        """Return the state of every sandbox of this deployment, the oldest first.
+
+        Their runtimes are not asked, so that none shows as `unresponsive` here.
 
         Raises:
             DeploymentError: The engine failed.
@@ -225,22 +261,52 @@ class DockerDeployment(Deployment):
         return await self._volumes.prune([image.digest for image in images])
 
     async def _open(self) -> None:
-        facts = await self._engine.facts()
+        self._facts = facts = await self._engine.facts()
         self._control = self._asked_control or ("unix" if facts.shares_sockets else "tcp")
         self._creating = asyncio.Semaphore(self._concurrent_creations or facts.processors)
         self._volumes = ClosureVolumes(self._engine)
-        await self._reap()
+        self._keeper = Keeper(self._engine, self._id, self._lease)
+        self._network_of_ours = SandboxNetwork(self._engine)
+        orphans = await self._reap()
         if self._control == "unix":
-            self._directories.open()
+            await asyncio.to_thread(self._directories.open)
+        self._reaping = asyncio.create_task(self._reap_later(orphans))
         self._watch = asyncio.create_task(self._watch_deaths(facts.now))
 
-    async def _reap(self) -> None:
-        """Removes the sandboxes whose owners are gone, also those that were never started."""
-        for container in await self._engine.containers({ROLE: "sandbox"}):
+    async def _reap(self) -> Sequence[ContainerState]:
+        """Remove the sandboxes whose owners are gone, also those that were never started.
+
+        Returns:
+            Those whose owners cannot be looked up from here, and are not known to live.
+        """
+        unknown = []
+        found = await self._engine.containers({ROLE: "sandbox"})
+        living = await self._keeper.living() if found else frozenset()
+        for container in found:
             owner = Owner.parse(container.labels.get(OWNER, ""))
-            if owner is not None and owner.is_gone():
-                logger.info("removing sandbox %s: its owner is gone", container.name)
-                await self._engine.remove_container(container.name)
+            lives = None if owner is None else owner.lives()
+            if lives is False:
+                await self._remove_orphan(container)
+            elif lives is None and container.labels.get(DEPLOYMENT) not in living:
+                unknown.append(container)
+        return unknown
+
+    async def _reap_later(self, orphans: Iterable[ContainerState]) -> None:
+        """Remove the sandboxes that nobody guards, unless somebody does so after all."""
+        if not orphans:
+            return
+        await asyncio.sleep(ORPHAN_GRACE)
+        try:
+            living = await self._keeper.living()
+            for container in orphans:
+                if container.labels.get(DEPLOYMENT) not in living:
+                    await self._remove_orphan(container)
+        except DeploymentError as error:
+            logger.warning("sandboxes without an owner were not removed: %s", error)
+
+    async def _remove_orphan(self, container: ContainerState) -> None:
+        logger.info("removing sandbox %s: its owner is gone", container.name)
+        await self._engine.remove_container(container.name)
 
     async def _close(self) -> None:
         for creation in self._creations:
@@ -252,8 +318,11 @@ class DockerDeployment(Deployment):
             outcomes = await asyncio.gather(*map(self._discard, records), return_exceptions=True)
         finally:
             self._watch.cancel()
-            await asyncio.wait([self._watch])
+            await asyncio.wait([self._watch, self._reaping])
             await self._volumes.close()
+            await self._keeper.close()
+            await self._network_of_ours.remove_unused()
+            await asyncio.to_thread(self._directories.close)
             await self._close_engine()
         for failure in filter(None, outcomes):
             raise failure
@@ -292,7 +361,7 @@ class DockerDeployment(Deployment):
         if network == "none" and self._control == "tcp":
             raise UsageError(
                 "network='none' needs control over a Unix socket, which needs an engine on this"
-                " host whose root is this process's user: use network='bridge'"
+                " host that sees this process's files: use network='bridge'"
             )
 
     async def _images(self, config: SandboxConfig) -> SandboxImages:
@@ -324,51 +393,66 @@ class DockerDeployment(Deployment):
     async def _make(
         self, config: SandboxConfig, network: Network, images: SandboxImages
     ) -> Sandbox:
-        """Makes a container and waits for its runtime; takes all back where that fails."""
+        """Make a container and wait for its runtime; take all back where that fails."""
         record = SandboxRecord(f"agentix-{secrets.token_hex(8)}", config.image)
+        record.token = secrets.token_urlsafe(32)
         self._records[record.id] = record
-        token = secrets.token_urlsafe(32)
         try:
-            control = self._make_control(record.id, network)
-            plan = ContainerPlan(
-                config=config,
-                network=network,
-                images=images,
-                control=control,
-                lease=self._lease,
-                labels=sandbox_labels(self._id, self._owner),
-                capabilities=self._capabilities,
-            )
-            sandbox = Sandbox(record.id, await self._boot(record, plan, token), token)
+            plan = await self._plan(record, config, network, images)
+            record.url = await self._boot(record, plan)
         except BaseException:
             await finish(self._take_back(record))
             raise
-        record.hold(sandbox, self._lease)
-        return sandbox
+        record.ready = True
+        return Sandbox(record.id, record.url, record.token)
 
-    def _make_control(self, sandbox_id: str, network: Network) -> Control:
-        if self._control == "unix" or network == "none":
-            return UnixControl(self._directories.add(sandbox_id))
-        return TcpControl(self._publish_host, network)
+    async def _plan(
+        self,
+        record: SandboxRecord,
+        config: SandboxConfig,
+        network: Network,
+        images: SandboxImages,
+    ) -> ContainerPlan:
+        memory, pids = config.memory, config.pids
+        return ContainerPlan(
+            config=config,
+            network=await self._network_of_ours.ensure() if network == "bridge" else network,
+            images=images,
+            control=self._make_control(record, network),
+            memory=default_memory(self._facts.memory) if memory == "default" else memory,
+            pids=DEFAULT_PIDS if pids == "default" else pids,
+            labels=sandbox_labels(self._id, self._owner),
+            capabilities=self._capabilities,
+        )
 
-    async def _boot(self, record: SandboxRecord, plan: ContainerPlan, token: str) -> str:
-        """Makes the container, starts it, and gives the URL of its runtime."""
-        await self._make_container(record.id, plan)
-        async with (
-            self._engine.given_input(record.id, f"{token}\n".encode()),
-            self._engine.output_of(record.id) as messages,
-        ):
+    def _make_control(self, record: SandboxRecord, network: Network) -> Control:
+        if self._control == "tcp":
+            return TcpControl(self._publish_host, network)
+        directory = self._directories.add(record.id)
+        try:
+            listener = listen_unix(directory / SOCKET)
+            record.handoff = Handoff(directory / "handoff", listener)
+        except OSError as error:
+            raise DeploymentError(f"control directory {directory}: {error}") from error
+        return UnixControl(directory / SOCKET, record.handoff.directory)
+
+    async def _boot(self, record: SandboxRecord, plan: ContainerPlan) -> str:
+        """Make the container, have it guarded, start it, and return the URL of its runtime."""
+        await together(
+            self._keeper.hold(plan.images.runtime, record.id),
+            self._make_container(record.id, plan),
+        )
+        async with self._engine.output_of(record.id) as messages:
             output = Output(messages)
             try:
                 async with asyncio.timeout(plan.config.start_timeout):
-                    url = await self._start(record, output)
+                    return await self._start(record, plan, output)
             except TimeoutError:
                 raise SandboxStartError(
                     f"sandbox {record.id} of image {record.image!r} was not ready within"
                     f" {plan.config.start_timeout:g} s",
                     output=output.tail,
                 ) from None
-        return await self._reachable_url(record.id, plan.control, url)
 
     async def _make_container(self, name: str, plan: ContainerPlan) -> None:
         try:
@@ -380,17 +464,21 @@ class DockerDeployment(Deployment):
                 ) from error
             raise UsageError(f"the engine refuses the configuration: {error}") from error
 
-    async def _start(self, record: SandboxRecord, output: Output) -> str:
-        """Starts the container and gives the URL that its runtime says it listens on."""
-        try:
-            await finish(self._engine.start_container(record.id))
-        except DeploymentError as error:
-            raise SandboxStartError(f"sandbox {record.id} can not start: {error}") from error
-        async with aclosing(output.lines()) as lines:
-            url = await find_ready_url(lines)
-        if url is not None:
-            return url
+    async def _start(self, record: SandboxRecord, plan: ContainerPlan, output: Output) -> str:
+        """Start the container and return the URL at which this process reaches its runtime."""
+        # Standard input ends with the block: what got no token by then ends itself.
+        async with self._engine.open_input(record.id) as write:
+            await self._start_container(record.id, plan)
+            details = await self._engine.container_details(record.id)
+            if await self._keeper.guard(record.id, details):
+                await write(f"{record.token}\n".encode())
+                url = await self._ready_url(record, output)
+                if url is not None:
+                    return self._reachable_url(plan.control, details, url)
+        await output.drain()
         await record.wait_ended(EVENT_DELAY)
+        if record.handoff is not None and not record.handoff.done and _failed_to_bind(output):
+            raise _NotSharedError(f"the sandbox cannot reach {record.handoff.directory}")
         raise SandboxStartError(
             f"sandbox {record.id} of image {record.image!r} ended with exit code"
             f" {record.exit_code} before it was ready",
@@ -398,22 +486,42 @@ class DockerDeployment(Deployment):
             output.tail,
         )
 
-    async def _reachable_url(self, name: str, control: Control, url: str) -> str:
-        """Gives the URL at which this process reaches a runtime that says it listens at `url`."""
+    async def _start_container(self, name: str, plan: ContainerPlan) -> None:
+        for tries_left in reversed(range(NETWORK_TRIES)):
+            try:
+                await finish(self._engine.start_container(name))
+                break
+            except DeploymentError as error:
+                if not tries_left or await self._engine.network_exists(plan.network):
+                    raise SandboxStartError(f"sandbox {name} cannot start: {error}") from error
+            await self._network_of_ours.ensure()
+
+    async def _ready_url(self, record: SandboxRecord, output: Output) -> str | None:
+        """Return the URL that the runtime says it listens on, or `None` where it ended first."""
+        handoff = record.handoff
+        handing = None if handoff is None else asyncio.create_task(handoff.serve())
+        try:
+            async with aclosing(output.lines()) as lines:
+                return await find_ready_url(lines)
+        finally:
+            if handing is not None:
+                handing.cancel()
+                await asyncio.gather(handing, return_exceptions=True)
+
+    def _reachable_url(self, control: Control, details: ContainerDetails, url: str) -> str:
+        """Return the URL at which this process reaches a runtime that says it listens at `url`."""
         match control:
             case UnixControl():
-                if not control.socket.is_socket():
-                    raise _NotSharedError(f"no socket appeared in {control.directory}")
-                return control.url
+                return f"unix:{control.socket}"
             case TcpControl(network="host"):
-                port = url.rpartition(":")[2]
+                port = int(url.rpartition(":")[2])
             case TcpControl():
-                port = str(await self._engine.container_port(name, DEFAULT_PORT))
+                port = details.ports[DEFAULT_PORT]
         host = f"[{self._publish_host}]" if ":" in self._publish_host else self._publish_host
         return f"http://{host}:{port}"
 
     async def _take_back(self, record: SandboxRecord) -> None:
-        """Undoes a creation that failed; its own failure must not hide the first."""
+        """Undo a creation that failed; its own failure must not hide the first."""
         self._records.pop(record.id, None)
         try:
             await self._discard(record)
@@ -421,14 +529,16 @@ class DockerDeployment(Deployment):
             logger.warning("sandbox %s was not removed: %s", record.id, error)
 
     async def _discard(self, record: SandboxRecord) -> None:
-        """Removes all that was made for a sandbox; where that fails it can be deleted again."""
-        await record.drop_lease()
+        """Remove all that was made for a sandbox; where that fails it can be deleted again."""
+        if record.handoff is not None:
+            record.handoff.close()
         try:
             await self._engine.remove_container(record.id)
         except DeploymentError:
             if self._state == "open":
                 self._records[record.id] = record
             raise
+        await self._keeper.drop(record.id)
         await asyncio.to_thread(self._directories.remove, record.id)
 
     async def _refresh(self, records: Iterable[SandboxRecord]) -> None:
@@ -459,3 +569,20 @@ class DockerDeployment(Deployment):
         record.end(death.exit_code)
         if record.ready:
             logger.warning("sandbox %s ended with exit code %d", record.id, death.exit_code)
+
+
+async def _answers(record: SandboxRecord) -> bool:
+    """Return whether a sandbox's runtime answers; wait for the end of one that refuses to."""
+    try:
+        async with RuntimeClient(record.url, token=record.token) as client:
+            await asyncio.wait_for(client.health(), ANSWER_TIMEOUT)
+    except SandboxGoneError as error:
+        if not isinstance(error.__cause__, TimeoutError):
+            await record.wait_ended(EVENT_DELAY)
+        return False
+    return True
+
+
+def _failed_to_bind(output: Output) -> bool:
+    """Return whether a runtime says that it got no listening socket."""
+    return HANDOFF_TARGET in output.tail

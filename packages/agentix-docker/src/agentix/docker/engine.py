@@ -3,7 +3,15 @@
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,11 +27,13 @@ from agentix.errors import DeploymentError
 
 __all__ = [
     "ConflictError",
+    "ContainerDetails",
     "ContainerState",
     "Death",
     "Engine",
     "EngineFacts",
     "EngineImage",
+    "ExecStream",
     "NotFoundError",
     "RefusedError",
 ]
@@ -54,8 +64,10 @@ class EngineFacts:
 
     processors: int
     """How many processors it has."""
+    memory: int
+    """How much memory it has, in bytes."""
     shares_sockets: bool
-    """Whether a Unix socket made in a container can be reached by this process."""
+    """Whether a Unix socket of this process can be handed to a container."""
     now: str
     """The engine's own clock at the time of asking, as `Engine.deaths` takes it."""
 
@@ -96,6 +108,36 @@ class ContainerState:
     """Whether its processes live."""
 
 
+@dataclass(frozen=True)
+class ContainerDetails:
+    """A running container, as the engine describes it."""
+
+    id: str
+    """Its id: 64 hexadecimal digits."""
+    pid: int
+    """Its first process, as the engine's host counts it; 0 where it has ended."""
+    ports: Mapping[int, int]
+    """The ports of the host that its TCP ports are published at."""
+
+
+class ExecStream:
+    """A program that runs in a container, with both ends of its standard streams.
+
+    Args:
+        what: What it is, for error messages.
+        stream: The connection to it.
+    """
+
+    def __init__(self, what: str, stream: Stream) -> None:
+        self._stream = stream
+        self.output = _messages(what, stream)
+        """Pairs of a file descriptor (1 or 2) and some bytes, until the program ends."""
+
+    async def write(self, data: bytes) -> None:
+        """Write to standard input."""
+        await self._stream.write_in(data)
+
+
 class Engine:
     """A Docker engine.
 
@@ -125,20 +167,17 @@ class Engine:
             info = await self._docker.system.info()
         return EngineFacts(
             processors=max(1, int(info.get("NCPU", 1))),
+            memory=int(info["MemTotal"]),
             shares_sockets=self._shares_sockets(info),
             now=str(int(datetime.fromisoformat(info["SystemTime"]).timestamp())),
         )
 
     def _shares_sockets(self, info: Mapping[str, Any]) -> bool:
-        """Tells whether the engine runs on this kernel, and its root is this process's user."""
-        options = " ".join(info.get("SecurityOptions") or ())
-        root_is_me = "name=rootless" in options or os.geteuid() == 0
+        """Return whether the engine runs on this kernel; whether it sees our files, a try shows."""
         return (
             type(self._docker.connector) is aiohttp.UnixConnector
             and sys.platform == "linux"
             and info.get("KernelVersion") == os.uname().release
-            and "name=userns" not in options
-            and root_is_me
         )
 
     async def image(self, reference: str) -> EngineImage:
@@ -172,13 +211,17 @@ class Engine:
         with _translated(f"starting container {name}"):
             await self._docker.containers.container(name).start()
 
-    async def container_port(self, name: str, port: int) -> int | None:
-        """Gives the host's port that a container's TCP port is published at, if it is."""
+    async def container_details(self, name: str) -> ContainerDetails:
+        """Describe a container."""
         with _translated(f"container {name}"):
             found = await self._docker.containers.get(name)
-        ports = found["NetworkSettings"]["Ports"] or {}
-        bindings = ports.get(f"{port}/tcp") or ()
-        return int(bindings[0]["HostPort"]) if bindings else None
+        published = found["NetworkSettings"]["Ports"] or {}
+        ports = {
+            int(port.partition("/")[0]): int(bindings[0]["HostPort"])
+            for port, bindings in published.items()
+            if bindings and port.endswith("/tcp")
+        }
+        return ContainerDetails(found["Id"], found["State"]["Pid"], ports)
 
     async def remove_container(self, name: str) -> None:
         """Kills a container and removes it, with its anonymous volumes; returns once it is gone."""
@@ -197,6 +240,11 @@ class Engine:
                 await self._docker.containers.container(name).wait(condition="removed")
         except NotFoundError:
             return
+
+    async def wait_until_stopped(self, name: str) -> None:
+        """Return once a container does not run."""
+        with _translated(f"waiting for container {name}"):
+            await self._docker.containers.container(name).wait(condition="not-running")
 
     async def containers(self, labels: Mapping[str, str]) -> list[ContainerState]:
         """Lists the containers, running or not, that carry all of `labels`."""
@@ -232,18 +280,23 @@ class Engine:
             yield _messages(name, stream)
 
     @asynccontextmanager
-    async def given_input(self, name: str, data: bytes) -> AsyncIterator[None]:
-        """Puts `data` where a container that is not started yet finds it on standard input.
+    async def open_input(self, name: str) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
+        """Attach to the standard input of a container that is not started yet.
 
-        Standard input ends with the block. The connection is not the one of `output_of`: where
-        both are one, the engine closes it when standard output ends, and what is left of
-        standard error is lost.
+        It ends with the block. The connection is not the one of `output_of`: where both are one,
+        the engine closes it when standard output ends, and what is left of standard error is lost.
+
+        Yields:
+            What writes to it.
         """
         stream = self._docker.containers.container(name).attach(stdin=True)
-        async with self._open(name, stream):
+
+        async def write(data: bytes) -> None:
             with _translated(f"writing to container {name}"):
                 await stream.write_in(data)
-            yield
+
+        async with self._open(name, stream):
+            yield write
 
     @asynccontextmanager
     async def _open(self, name: str, stream: Stream) -> AsyncIterator[None]:
@@ -253,6 +306,45 @@ class Engine:
             yield
         finally:
             await stream.close()
+
+    @asynccontextmanager
+    async def executing(self, name: str, command: Sequence[str]) -> AsyncIterator[ExecStream]:
+        """Run a program in a running container; its standard input ends with the block."""
+        what = f"a program in container {name}"
+        with _translated(what):
+            execution = await self._docker.containers.container(name).exec(command, stdin=True)
+        stream = execution.start(detach=False)
+        async with self._open(name, stream):
+            yield ExecStream(what, stream)
+
+    async def execute(self, name: str, command: Sequence[str]) -> str:
+        """Run a program in a running container and return what it printed."""
+        async with self.executing(name, command) as stream:
+            return b"".join([data async for _, data in stream.output]).decode(errors="replace")
+
+    async def network_exists(self, name: str) -> bool:
+        """Return whether there is a network of that name."""
+        try:
+            with _translated(f"network {name}"):
+                await self._docker.networks.get(name)
+        except NotFoundError:
+            return False
+        return True
+
+    async def create_network(self, name: str, config: Mapping[str, object]) -> None:
+        """Make a network."""
+        with _translated(f"creating network {name}"):
+            await self._docker.networks.create({**config, "Name": name})
+
+    async def remove_network(self, name: str) -> None:
+        """Remove a network.
+
+        Raises:
+            DeploymentError: A container is on it (status 403 or 409).
+        """
+        with _translated(f"removing network {name}"):
+            async with self._docker._query(f"networks/{name}", method="DELETE"):
+                pass
 
     async def remove_volume(self, name: str) -> None:
         """Removes a volume, if it is there.
@@ -324,4 +416,4 @@ def _translated(what: str) -> Iterator[None]:
         )
         raise kind(f"{what}: {error.message}") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise DeploymentError(f"{what}: the Docker engine can not be reached: {error}") from error
+        raise DeploymentError(f"{what}: the Docker engine cannot be reached: {error}") from error

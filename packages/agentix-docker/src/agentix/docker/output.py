@@ -48,6 +48,11 @@ class Output:
                 for line in lines:
                     yield line
 
+    async def drain(self) -> None:
+        """Read to the end of the output."""
+        async for _ in self.lines():
+            pass
+
     def _split(self, descriptor: int, data: bytes) -> list[bytes]:
         *lines, rest = (self._unfinished[descriptor] + data).split(b"\n")
         if len(rest) > MAX_LINE:

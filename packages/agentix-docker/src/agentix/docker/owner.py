@@ -26,7 +26,7 @@ class Owner:
 
     @classmethod
     def current(cls) -> Self:
-        """Describes this process; without `/proc`, as one that can not be looked up."""
+        """Describe this process; without `/proc`, as one that cannot be looked up."""
         pid = os.getpid()
         started = _start_time(pid)
         if started is None:
@@ -36,7 +36,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Reads what `str()` of an owner gave, or gives `None` for anything else."""
+        """Read what `str()` of an owner returned, or return `None` for anything else."""
         match text.split("/"):
             case [boot, pid_namespace, pid, started] if pid.isascii() and pid.isdigit():
                 return cls(boot, pid_namespace, int(pid), started)
@@ -45,28 +45,23 @@ class Owner:
     def __str__(self) -> str:
         return f"{self.boot}/{self.pid_namespace}/{self.pid}/{self.started}"
 
-    def is_gone(self) -> bool:
-        """Tells whether the process has ended.
+    def lives(self) -> bool | None:
+        """Return whether the process lives.
 
-        A process that can not be looked up from here counts as alive: one on another host, of
-        another boot (which another host may have), or in another pid namespace.
+        Returns:
+            `None` where it cannot be looked up from here: on another host, of another boot (which
+            another host may have), or in another pid namespace.
         """
         here = Owner.current()
         if UNKNOWN in (here.boot, self.boot):
-            return False
+            return None
         if (self.boot, self.pid_namespace) != (here.boot, here.pid_namespace):
-            return False
-        return _start_time(self.pid) != self.started
-
-    def is_gone_from_this_host(self) -> bool:
-        """Tells whether a process known to have run on this host has ended, also at a reboot."""
-        here = Owner.current()
-        rebooted = UNKNOWN not in (here.boot, self.boot) and here.boot != self.boot
-        return rebooted or self.is_gone()
+            return None
+        return _start_time(self.pid) == self.started
 
 
 def _start_time(pid: int) -> str | None:
-    """Gives the start time of a process, or `None` where there is none or only its zombie."""
+    """Return the start time of a process, or `None` where there is none or only its zombie."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except OSError:

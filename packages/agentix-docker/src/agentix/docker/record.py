@@ -4,9 +4,10 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Literal
 
-from agentix.deployment import Sandbox, SandboxInfo
-from agentix.docker.lease import hold_lease
+from agentix.deployment import SandboxInfo
+from agentix.linux.handoff import Handoff
 
 __all__ = ["SandboxRecord"]
 
@@ -27,39 +28,34 @@ class SandboxRecord:
     """Its exit code, where it has ended and the engine has told of it."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once its processes have ended."""
-    lease: asyncio.Task[None] | None = None
-    """What keeps it alive."""
-
-    def hold(self, sandbox: Sandbox, lease: float) -> None:
-        """Notes that its runtime accepts calls, and keeps it alive from now on."""
-        self.ready = True
-        if not self.ended.is_set():
-            self.lease = asyncio.create_task(hold_lease(sandbox, lease))
+    url: str = ""
+    """Where its runtime is reached, once it is ready."""
+    token: str = field(default="", repr=False)
+    """The token that calls must carry."""
+    handoff: Handoff | None = None
+    """What hands its runtime the listening socket, where it is reached over one."""
 
     def end(self, exit_code: int | None) -> None:
-        """Notes that its processes have ended."""
+        """Note that its processes have ended."""
         if exit_code is not None:
             self.exit_code = exit_code
         self.ended.set()
-        if self.lease is not None:
-            self.lease.cancel()
 
     async def wait_ended(self, timeout: float) -> None:
-        """Waits until its processes have ended, for `timeout` seconds at most."""
+        """Wait until its processes have ended, for `timeout` seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.ended.wait()
 
-    async def drop_lease(self) -> None:
-        """Lets go of what keeps it alive."""
-        if self.lease is not None:
-            self.lease.cancel()
-            await asyncio.wait([self.lease])
+    def info(self, *, answers: bool = True) -> SandboxInfo:
+        """Describe it to the deployment's user.
 
-    def info(self) -> SandboxInfo:
-        """Describes it to the deployment's user."""
+        Args:
+            answers: Whether its runtime answers, where that was asked.
+        """
         if self.ended.is_set():
             return SandboxInfo(self.id, self.image, "exited", self.created_at, self.exit_code)
-        return SandboxInfo(
-            self.id, self.image, "running" if self.ready else "starting", self.created_at
-        )
+        if not self.ready:
+            return SandboxInfo(self.id, self.image, "starting", self.created_at)
+        status: Literal["running", "unresponsive"] = "running" if answers else "unresponsive"
+        return SandboxInfo(self.id, self.image, status, self.created_at)

@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 POLL = 0.05
 """Seconds between looks while another process fills a volume; the engine has no event for it."""
 
+KEEPER_PATIENCE = 6.0
+"""Seconds in which a keeper ends that has no sandbox."""
+
 
 def volume_name(digest: str) -> str:
     """Names the volume of an image digest."""
@@ -74,7 +77,7 @@ class ClosureVolumes:
             await asyncio.wait(list(self._fills.values()))
 
     async def prune(self, digests: Collection[str] | None = None) -> list[str]:
-        """Removes the volumes, of all digests or of some, that no sandbox uses.
+        """Remove the volumes, of all digests or of some, that no sandbox uses.
 
         Returns:
             The names of the volumes that were removed.
@@ -84,12 +87,21 @@ class ClosureVolumes:
             digest = holder.labels[DIGEST]
             if digests is not None and digest not in digests:
                 continue
-            users = await self._engine.containers_with_volume(volume_name(digest))
-            if all(user.name == holder.name for user in users):
+            if await self._is_unused(digest):
                 with suppress(ConflictError):
                     await finish(self._remove(digest))
                     removed.append(volume_name(digest))
         return removed
+
+    async def _is_unused(self, digest: str) -> bool:
+        """Return whether no sandbox uses a volume; an idle keeper has some seconds to go."""
+        give_up = asyncio.get_running_loop().time() + KEEPER_PATIENCE
+        while True:
+            users = await self._engine.containers_with_volume(volume_name(digest))
+            roles = {user.labels.get(ROLE) for user in users} - {"holder"}
+            if roles != {"keeper"} or asyncio.get_running_loop().time() > give_up:
+                return not roles
+            await asyncio.sleep(POLL)
 
     async def _ensure_filled(self, image: EngineImage) -> None:
         holder = _holder_name(image.digest)

@@ -3,7 +3,8 @@
     ROOT/                       this user's, and nobody else writes to it
     ├── DEPLOYMENT.owner        locked (flock(2)) for as long as the owner lives
     └── DEPLOYMENT/             mode 0700
-        └── SANDBOX/            what one sandbox has on the host; its listening socket first
+        └── SANDBOX/            what one sandbox has on the host: its listening socket, and the
+                                journal of its control groups
 
 No sandbox sees any of these directories, so nothing that a task does changes where the host
 connects, and nothing that it writes lies on the host's disk.
@@ -20,9 +21,11 @@ import shutil
 import socket
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from agentix.errors import DeploymentError, UsageError
+from agentix.linux.groups import release_groups
 
 __all__ = ["SOCKET", "ControlDirectories", "default_control_root", "listen_unix"]
 
@@ -39,18 +42,27 @@ MAX_SOCKET_PATH = 107
 
 OWNER_SUFFIX = ".owner"
 
-LONGEST_NAMES = f"{'0' * 16}/agentix-{'0' * 16}/handoff/{SOCKET}"
-"""The longest path below a root."""
+LONGEST_PATH = f"agentix-{'0' * 16}/handoff/{SOCKET}"
+"""The longest path of a socket below the directory of a deployment."""
 
 
 def default_control_root() -> Path:
     """Return the directory for control directories: short, and cleared at boot where possible."""
     runtime_directory = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime_directory:
+    # sudo may keep the variable of a user who could then put another directory there.
+    if runtime_directory and _is_own(Path(runtime_directory)):
         return Path(runtime_directory) / "agentix"
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and os.access("/run", os.W_OK):
         return Path("/run/agentix")
     return Path(tempfile.gettempdir()) / f"agentix-{os.geteuid()}"
+
+
+def _is_own(directory: Path) -> bool:
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def listen_unix(path: Path, mode: int = 0o600) -> socket.socket:
@@ -79,12 +91,19 @@ class ControlDirectories:
 
     Args:
         root: The directory shared by all deployments of this user; it is made where it is missing.
+        longest: The longest path of a socket below the directory of this deployment.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, longest: str = LONGEST_PATH) -> None:
         self._root = root
-        self._own = root / secrets.token_hex(8)
+        self._own = root / secrets.token_hex(6)
+        self._longest = longest
         self._lock: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the deployment has its own directory."""
+        return self._lock is not None
 
     def open(self) -> None:
         """Make the deployment's own directory, and remove those whose owners are gone.
@@ -95,7 +114,7 @@ class ControlDirectories:
         """
         if self._lock is not None:
             return
-        if len(os.fsencode(self._root / LONGEST_NAMES)) > MAX_SOCKET_PATH:
+        if len(os.fsencode(self._own / self._longest)) > MAX_SOCKET_PATH:
             raise UsageError(f"{self._root} is too long for Unix sockets below it")
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,6 +123,7 @@ class ControlDirectories:
             self._lock = _locked_file(self._owner_file(self._own))
             self._own.mkdir(mode=0o700)
         except OSError as error:
+            self.close()
             raise DeploymentError(f"control root {self._root}: {error}") from error
 
     def add(self, sandbox_id: str) -> Path:
@@ -121,13 +141,13 @@ class ControlDirectories:
 
     def remove(self, sandbox_id: str) -> None:
         """Remove the directory of a sandbox, if it is there."""
-        shutil.rmtree(self._own / sandbox_id, ignore_errors=True)
+        _remove_tree(self._own / sandbox_id)
 
     def close(self) -> None:
         """Remove all that this deployment has below the root."""
         if self._lock is None:
             return
-        shutil.rmtree(self._own, ignore_errors=True)
+        _remove_tree(self._own)
         self._owner_file(self._own).unlink(missing_ok=True)
         os.close(self._lock)
         self._lock = None
@@ -150,10 +170,37 @@ class ControlDirectories:
             lock = _lock_of_dead_owner(file)
             if lock is None:
                 continue
-            logger.info("removing the control directory %s: its owner is gone", file.stem)
-            shutil.rmtree(file.with_suffix(""), ignore_errors=True)
-            file.unlink(missing_ok=True)
-            os.close(lock)
+            try:
+                self._remove_dead(file.with_suffix(""))
+                file.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning("control directory %s is left: %s", file.with_suffix(""), error)
+            finally:
+                os.close(lock)
+
+    def _remove_dead(self, directory: Path) -> None:
+        """Remove what a dead owner had.
+
+        Raises:
+            OSError: Something is in use, or is not this user's; the next to open finds it again.
+        """
+        logger.info("removing the control directory %s: its owner is gone", directory)
+        for sandbox in directory.glob("*"):
+            release_groups(sandbox)
+        _remove_tree(directory)
+        if directory.exists():
+            raise OSError("it could not be removed")
+
+
+def _remove_tree(directory: Path) -> None:
+    """Remove a directory and all below it, read-only directories too, if it is there."""
+    for parent, names, _files in os.walk(directory):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                with suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _locked_file(path: Path) -> int:
@@ -168,7 +215,7 @@ def _locked_file(path: Path) -> int:
 
 
 def _lock_of_dead_owner(path: Path) -> int | None:
-    """Lock the file of an owner that is gone; return `None` where it lives, or is not this user's."""
+    """Lock the file of an owner that is gone; return `None` if it lives, or is another user's."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -57,6 +57,7 @@ class Handoff:
 
     def close(self) -> None:
         """Let go of both sockets; the listening one lives on in the server only."""
+        (self.directory / SOCKET).unlink(missing_ok=True)
         self._meeting.close()
         self._listener.close()
 
@@ -68,12 +69,15 @@ def receive_listener(path: Path) -> socket.socket:
         path: The socket of the handoff.
 
     Raises:
-        OSError: Nobody waits there, or it hands nothing over in time.
+        ConnectionError: Nobody waits there, or it hands nothing over in time.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(RECEIVE_TIMEOUT)
-        connection.connect(str(path))
-        _message, descriptors, _flags, _address = socket.recv_fds(connection, len(MESSAGE), 1)
+        try:
+            connection.connect(str(path))
+            _message, descriptors, _flags, _address = socket.recv_fds(connection, len(MESSAGE), 1)
+        except OSError as error:
+            raise ConnectionError(f"no listening socket came from {path}: {error}") from error
     if not descriptors:
-        raise ConnectionError(f"{path} handed no listening socket over")
+        raise ConnectionError(f"no listening socket came from {path}: it closed")
     return socket.socket(fileno=descriptors[0])
