@@ -104,13 +104,13 @@ class Codec(Generic[T]):
         """
         return self._validate((value,))[0]  # type: ignore[no-any-return]
 
-    def decode(self, text: bytes) -> T:
-        """Reads a value from JSON.
+    def decode(self, text: bytes | memoryview) -> T:
+        """Read a value from JSON.
 
         Raises:
             ValidationError: pydantic's own: the text is not JSON of the type.
         """
-        return self._load(b"[" + text + b"]")[0]  # type: ignore[no-any-return]
+        return self._load(b"".join((b"[", text, b"]")))[0]  # type: ignore[no-any-return]
 
 
 def adapter_of(annotation: Any) -> TypeAdapter[tuple[Any]]:
