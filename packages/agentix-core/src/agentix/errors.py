@@ -10,7 +10,7 @@ AgentixError
 │   └── SandboxNotFoundError     the deployment has no such sandbox
 ├── RemoteCallError         the call failed in the sandbox: its class, message and traceback
 ├── SerializationError      a value that does not survive its declared type
-├── SandboxGoneError        the sandbox is gone or silent, its answer broke off, or the client closed
+├── SandboxGoneError        the sandbox is gone or silent, or the client was closed
 ├── AnswerTooLargeError     an answer larger than its caller takes: the call may have run
 └── DeploymentError         the deployment could not do what was asked
     └── SandboxStartError   the sandbox ended, or stayed silent, before it was ready
