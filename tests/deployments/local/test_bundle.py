@@ -1,5 +1,6 @@
 """Bundles without Nix, and how references find them."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -66,6 +67,39 @@ def test_unchanged_bundle_is_left_alone(source: Path, tmp_path: Path) -> None:
     make_namespace_bundle(source, tmp_path / "bundles/one")
     assert (bundle.resolve(), bundle.resolve().stat()) == before
     assert len(list((tmp_path / "bundles").iterdir())) == 2
+
+
+LARGE = 300 * 1024 * 1024
+MAKE_AND_MEASURE = """
+import sys
+from pathlib import Path
+from agentix.local.bundle import make_namespace_bundle
+
+make_namespace_bundle(Path(sys.argv[1]), Path(sys.argv[2]))
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+
+
+def test_large_file_is_hashed_in_pieces(source: Path, tmp_path: Path) -> None:
+    os.truncate(source / "bin/program", LARGE)
+    command = [sys.executable, "-c", MAKE_AND_MEASURE, str(source), str(tmp_path / "bundles/one")]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    assert int(made.stdout) < 100 * 1024, "KiB of memory at most"
+
+
+def test_digest_is_that_of_names_modes_and_content(source: Path, tmp_path: Path) -> None:
+    (source / "agentix_namespaces/one/link").symlink_to("__init__.py")
+    bundle = make_namespace_bundle(source, tmp_path / "bundles/one").resolve()
+    digest = hashlib.sha256()
+    for path in sorted(bundle.rglob("*"), key=lambda path: path.relative_to(bundle).parts):
+        name, mode = path.relative_to(bundle), oct(path.stat().st_mode & 0o777)
+        text = path.read_bytes() if path.is_file() else b""
+        if path.is_symlink():
+            mode, text = "link", os.readlink(path).encode()
+        digest.update(f"{name}\0{mode}\0{len(text)}\0".encode() + text)
+    assert bundle.name == f".one-{digest.hexdigest()[:16]}"
 
 
 def test_changed_bundle_keeps_the_old_content(source: Path, tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from pathlib import Path
 
 __all__ = ["copy_tree", "lay_out_namespace", "shipped"]
 
+SHEBANG_LIMIT = 255
+"""Bytes of the longest first line that the kernel reads (execve(2))."""
+
 
 def lay_out_namespace(source: Path, entry: Path, interpreters: Mapping[str, str] = {}) -> None:
     """Fills the entry of a namespace; nothing but the source decides what is in it.
@@ -63,11 +66,12 @@ def shipped(directory: Path) -> Iterator[Path]:
 def _choose_interpreter(program: Path, interpreters: Mapping[str, str]) -> None:
     if program.is_symlink() or not program.is_file():
         return
-    line, end, rest = program.read_bytes().partition(b"\n")
+    with program.open("rb") as file:
+        line = file.readline(SHEBANG_LIMIT).removesuffix(b"\n")
     for old, new in interpreters.items():
         known = f"#!{old}".encode()
         if line == known or line.startswith(known + b" "):
-            program.write_bytes(f"#!{new}".encode() + line[len(known) :] + end + rest)
+            program.write_bytes(f"#!{new}".encode() + program.read_bytes()[len(known) :])
             return
 
 

@@ -10,6 +10,7 @@ the one that it was made with, and making the same bundle again changes nothing.
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import py_compile
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from agentix.errors import DeploymentError, UsageError
 from agentix.layout import lay_out_namespace
@@ -25,6 +27,9 @@ from agentix.local.reference import HOST_MARKER
 from agentix.manifest import find_package
 
 __all__ = ["main", "make_namespace_bundle", "make_runtime_bundle"]
+
+PIECE = 1024 * 1024
+"""Bytes of a file that are in memory at once."""
 
 SHEBANG_LIMIT = 255
 """Bytes of the longest first line that the kernel reads (execve(2))."""
@@ -39,7 +44,7 @@ for module in list(sys.modules.values()):
     used.add(max(roots, key=len, default=""))
 print(json.dumps([[root for root in dict.fromkeys(sys.path) if root in used], sys.base_prefix]))
 """
-"""Imports the runtime as a sandbox does, and tells which entries of the search path that took."""
+"""Import the runtime as a sandbox does, and print which entries of the search path that took."""
 
 START = """\
 import gc
@@ -54,7 +59,7 @@ main()
 
 
 def make_runtime_bundle(directory: Path) -> Path:
-    """Makes a runtime bundle that runs on this interpreter, with the packages that it has now.
+    """Make a runtime bundle that runs on this interpreter, with the packages that it has now.
 
     It serves sandboxes with `image="/"` only, because it names directories of the host.
 
@@ -65,7 +70,7 @@ def make_runtime_bundle(directory: Path) -> Path:
         `directory`, made absolute.
 
     Raises:
-        DeploymentError: agentix.runtime, or what it needs, can not be imported here.
+        DeploymentError: agentix.runtime, or what it needs, cannot be imported here.
     """
     roots, prefix = _find_roots()
     program = _start_program(START.format(roots=roots))
@@ -83,7 +88,7 @@ def make_runtime_bundle(directory: Path) -> Path:
 
 
 def _find_roots() -> tuple[list[str], str]:
-    """Imports the runtime in a process of its own, which also leaves its bytecode behind."""
+    """Import the runtime in a process of its own, which also leaves its bytecode behind."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     answer = subprocess.run(
         [sys.executable, "-S", "-P", "-c", FIND_ROOTS],
@@ -95,7 +100,7 @@ def _find_roots() -> tuple[list[str], str]:
     if answer.returncode != 0:
         reason = answer.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise DeploymentError(
-            f"{sys.executable} can not import the runtime ({reason[0]}):"
+            f"{sys.executable} cannot import the runtime ({reason[0]}):"
             " install it with `pip install agentix-runtime`"
         )
     roots, prefix = json.loads(answer.stdout)
@@ -103,7 +108,7 @@ def _find_roots() -> tuple[list[str], str]:
 
 
 def _start_program(source: str) -> str:
-    """Gives the program `start`: run by this interpreter, which looks at nothing but `source`."""
+    """Return the program `start`: run by this interpreter, which looks at nothing but `source`."""
     shebang = f"#!{sys.executable} -ISXutf8"
     if len(os.fsencode(shebang)) <= SHEBANG_LIMIT and " " not in sys.executable:
         return f"{shebang}\n{source}"
@@ -112,7 +117,7 @@ def _start_program(source: str) -> str:
 
 
 def make_namespace_bundle(source: Path, directory: Path) -> Path:
-    """Makes the bundle of a namespace from its source tree, with its bytecode.
+    """Make the bundle of a namespace from its source tree, with its bytecode.
 
     Args:
         source: The directory with `manifest.json`, `agentix_namespaces/<name>/` and, where the
@@ -137,7 +142,7 @@ def make_namespace_bundle(source: Path, directory: Path) -> Path:
 
 
 def _compile(root: Path) -> None:
-    """Writes bytecode that depends on the source alone (PEP 552)."""
+    """Write bytecode that depends on the source alone (PEP 552)."""
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     for path in sorted(root.rglob("*.py")):
         name = str(path.relative_to(root))
@@ -148,7 +153,7 @@ def _compile(root: Path) -> None:
 
 
 def _put(directory: Path, fill: Callable[[Path], None]) -> Path:
-    """Lays out a bundle and lets `directory` be a link to it, each in one step."""
+    """Lay out a bundle and let `directory` be a link to it, each in one step."""
     directory = directory.absolute()
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=directory.parent) as making:
@@ -169,13 +174,16 @@ def _put(directory: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def _digest(bundle: Path) -> str:
-    """Gives the digest of names, modes and content."""
+    """Return the digest of names, modes and content."""
     digest = hashlib.sha256()
     for path in _walk(bundle):
         mode = "link" if path.is_symlink() else oct(path.stat().st_mode & 0o777)
-        content = _content(path)
-        digest.update(f"{path.relative_to(bundle)}\0{mode}\0{len(content)}\0".encode())
-        digest.update(content)
+        with _content(path) as content:
+            size = content.seek(0, os.SEEK_END)
+            content.seek(0)
+            digest.update(f"{path.relative_to(bundle)}\0{mode}\0{size}\0".encode())
+            while piece := content.read(PIECE):
+                digest.update(piece)
     return digest.hexdigest()[:16]
 
 
@@ -186,14 +194,14 @@ def _walk(directory: Path) -> Iterable[Path]:
             yield from _walk(path)
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> BinaryIO:
     if path.is_symlink():
-        return os.fsencode(path.readlink())
-    return b"" if path.is_dir() else path.read_bytes()
+        return io.BytesIO(os.fsencode(path.readlink()))
+    return io.BytesIO() if path.is_dir() else path.open("rb")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes a bundle from the command line and prints where it is."""
+    """Make a bundle from the command line and print where it is."""
     parser = argparse.ArgumentParser(prog="python -m agentix.local.bundle", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     runtime = kinds.add_parser("runtime", help="a runtime on this interpreter")
