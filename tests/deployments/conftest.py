@@ -13,6 +13,7 @@ import pytest
 
 from agentix.deployment import Deployment, SandboxConfig
 from agentix.docker import DockerDeployment
+from agentix.linux.control import ControlDirectories
 from agentix.local import LocalDeployment
 from agentix.local.bundle import make_namespace_bundle, make_runtime_bundle
 from agentix.version import VERSION
@@ -89,11 +90,17 @@ def local_target(host_bundles: Path) -> Iterator[Target]:
             config=SandboxConfig(image="/", namespaces=(MOCK_AGENT,)),
             missing_image="/nonexistent/image",
             broken_runtime=f"agentix/broken:{VERSION}",
-            leftovers=lambda: {path.name for path in control.iterdir()},
+            # An open deployment has a directory of its own, and one below it for each sandbox.
+            leftovers=lambda: {str(path) for path in control.glob("*/*")},
             expression=f"LocalDeployment(bundles=Path({str(host_bundles)!r}),"
             f" directory=Path({directory!r}))",
             imports="from pathlib import Path; from agentix.local import LocalDeployment",
         )
+        # What an owner that was killed left is removed by the next.
+        directories = ControlDirectories(control)
+        directories.open()
+        directories.close()
+        assert [*control.iterdir()] == []
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +121,10 @@ def docker_target(docker_engine: str) -> Iterator[Target]:
             expression=f"DockerDeployment(control_root=Path({directory!r}), pull=False, lease=1.0)",
             imports="from pathlib import Path; from agentix.docker import DockerDeployment",
         )
+        # What owners left that a test killed goes when the next deployment is entered.
+        reaper = ControlDirectories(control)
+        reaper.open()
+        reaper.close()
         assert [*control.iterdir()] == []
     subprocess.run(["docker", "rmi", "--force", broken], check=True, capture_output=True)
 

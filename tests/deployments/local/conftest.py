@@ -22,7 +22,7 @@ APPLETS = ("cat", "env", "grep", "id", "ls", "mount", "sh", "touch")
 
 SHELL_RUNTIME = """#!/bin/sh
 {before}
-echo "agentix-server ready unix:$AGENTIX_BIND_UNIX"
+echo "agentix-server ready fd:$AGENTIX_BIND_FD"
 {script}
 """
 """A runtime that answers nothing: it says that it is ready, and does what a test asks for."""
@@ -40,7 +40,7 @@ class ShellRuntime(Protocol):
 def control() -> Iterator[Path]:
     """Gives a directory for control sockets, and fails the test that leaves something there."""
     with tempfile.TemporaryDirectory(prefix="agentix-control-") as directory:
-        Path(directory).chmod(0o777)
+        Path(directory).chmod(0o1777)
         yield Path(directory)
         assert [*Path(directory).iterdir()] == []
 

@@ -36,6 +36,11 @@ def launchers() -> list[int]:
     return found
 
 
+def sandboxes(control: Path) -> list[str]:
+    """Return what control directories there are, of whichever deployment."""
+    return [path.name for path in control.glob("*/agentix-*")]
+
+
 @asynccontextmanager
 async def ending(pid: int) -> AsyncIterator[None]:
     """Waits at the end of the block until a process has ended."""
@@ -138,7 +143,13 @@ async def test_killed_owner_leaves_nothing_though_a_fork_holds_its_lease(
         assert owner.stdout.readline() == b"ready\n"
         [launcher, fork] = sorted(children(owner.pid))
         [init] = children(launcher)
+        assert len(sandboxes(control)) == 1
         async with ending(launcher), ending(init):
             owner.kill()
-        os.kill(fork, signal.SIGKILL)
+        assert sandboxes(control) == []
+        async with ending(fork):
+            os.kill(fork, signal.SIGKILL)
+    # The fork held the lock of the owner, too.
+    async with LocalDeployment(directory=control):
+        pass
     assert os.listdir(control) == []

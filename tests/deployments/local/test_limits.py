@@ -1,17 +1,30 @@
 """The limits of a local sandbox."""
 
+import logging
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from agentix.client import RuntimeClient
-from agentix.deployment import SandboxConfig
+from agentix.deployment import DEFAULT_PIDS, SandboxConfig
 from agentix.errors import UsageError
 from agentix.local import LocalDeployment
-from agentix.local.limits import Hierarchy, Limits, hierarchies, make_groups, remove_groups
+from agentix.local.limits import (
+    Groups,
+    Hierarchy,
+    Limits,
+    hierarchies,
+    host_memory,
+    lasting_memory,
+    make_groups,
+    remove_groups,
+)
 
 MEBIBYTE = 1024 * 1024
+QUOTAS = ("cpu.max", "cpu.cfs_quota_us")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 V1_MOUNTS = """\
 30 23 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct
 31 23 0:30 /outer /sys/fs/cgroup/memory rw,relatime shared:5 - cgroup cgroup rw,memory
@@ -21,17 +34,20 @@ V2_MOUNTS = "29 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw
 
 
 def require_groups(limits: Limits) -> None:
-    """Skips a test by name where this user can make no control groups."""
-    try:
-        groups = make_groups(f"agentix-probe-{os.getpid()}", limits)
-    except UsageError as error:
-        pytest.skip(str(error))
-    for group in groups:
+    """Skip a test by name where this user cannot make control groups."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            groups = make_groups(f"agentix-probe-{os.getpid()}", limits, Path(directory))
+        except UsageError as error:
+            pytest.skip(str(error))
+    for group in groups.directories:
         group.rmdir()
 
 
 def groups_of(sandbox_id: str) -> list[Path]:
-    return [path for path in Path("/sys/fs/cgroup").rglob(sandbox_id) if path.is_dir()]
+    # Groups of others come and go meanwhile, which os.walk passes over.
+    walked = os.walk("/sys/fs/cgroup")
+    return [Path(parent, sandbox_id) for parent, names, _ in walked if sandbox_id in names]
 
 
 async def test_process_limit(deployment: LocalDeployment, config: SandboxConfig) -> None:
@@ -64,19 +80,84 @@ async def test_memory_limit(deployment: LocalDeployment, config: SandboxConfig) 
 async def test_processor_limit(deployment: LocalDeployment, config: SandboxConfig) -> None:
     require_groups(Limits(cpus=0.5))
     async with deployment.session(config.model_copy(update={"cpus": 0.5})) as sandbox:
-        [group] = groups_of(sandbox.id)
-        quota = next(name for name in ("cpu.max", "cpu.cfs_quota_us") if (group / name).exists())
-        assert (group / quota).read_text().split()[0] == "50000"
+        files = (group / name for group in groups_of(sandbox.id) for name in QUOTAS)
+        [quota] = [file.read_text().split()[0] for file in files if file.exists()]
+    assert quota == "50000"
     assert groups_of(sandbox.id) == []
 
 
-async def test_limit_that_can_not_be_enforced(
+async def test_limit_that_cannot_be_enforced(
     deployment: LocalDeployment, config: SandboxConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentix.local.limits.hierarchies", lambda: iter(()))
-    with pytest.raises(UsageError, match="limit on pids can not be enforced here"):
+    with pytest.raises(UsageError, match="limit on pids cannot be enforced here"):
         await deployment.create(config.model_copy(update={"pids": 10}))
     assert await deployment.list() == []
+
+
+async def test_defaults_that_cannot_be_enforced_are_one_warning(
+    deployment: LocalDeployment,
+    config: SandboxConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("agentix.local.limits.hierarchies", lambda: iter(()))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            async with deployment.session(config):
+                pass
+        async with deployment.session(config.model_copy(update={"memory": None, "pids": None})):
+            pass
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "the limit on memory cannot be enforced here" in warning
+    assert "the limit on pids cannot be enforced here" in warning
+
+
+async def test_default_limits(deployment: LocalDeployment, config: SandboxConfig) -> None:
+    require_groups(Limits(memory=64 * MEBIBYTE, pids=10))
+    async with deployment.session(config) as sandbox:
+        limits = {
+            name: (group / name).read_text().strip()
+            for group in groups_of(sandbox.id)
+            for name in ("memory.max", "memory.limit_in_bytes", "pids.max")
+            if (group / name).exists()
+        }
+    memory = min(4 * 1024 * MEBIBYTE, host_memory() // 2) // PAGE * PAGE
+    assert sorted(limits.values()) == sorted([str(memory), str(DEFAULT_PIDS + 1)])
+
+
+async def test_no_limits(deployment: LocalDeployment, config: SandboxConfig) -> None:
+    unlimited = config.model_copy(update={"memory": None, "pids": None})
+    async with deployment.session(unlimited) as sandbox:
+        assert groups_of(sandbox.id) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "lasting"), [(1024, 512), (128, 64), (96, 48), (64, 16), (32, 4), (8, 1)]
+)
+def test_files_leave_memory_to_the_runtime(limit: int, lasting: int) -> None:
+    assert lasting_memory(limit * MEBIBYTE) == lasting * MEBIBYTE
+
+
+def test_limits_of_a_configuration() -> None:
+    default = Limits.of(SandboxConfig(image="/"), 6 * 1024 * MEBIBYTE)
+    assert default == Limits(
+        memory=3 * 1024 * MEBIBYTE, pids=2048, defaults=frozenset({"memory", "pids"})
+    )
+    given = SandboxConfig(image="/", memory=64 * MEBIBYTE, pids=None, cpus=2)
+    assert Limits.of(given, 6 * 1024 * MEBIBYTE) == Limits(memory=64 * MEBIBYTE, cpus=2)
+
+
+def test_memory_of_a_container_counts_as_that_of_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "slice/scope"
+    own.mkdir(parents=True)
+    (own / "memory.max").write_text("max\n")
+    (tmp_path / "slice/memory.max").write_text("67108864\n")
+    hierarchy = Hierarchy(2, frozenset(), tmp_path, own)
+    monkeypatch.setattr("agentix.local.limits.hierarchies", lambda: iter([hierarchy]))
+    assert host_memory() == 67108864
 
 
 def proc(directory: Path, groups: str, mounts: str) -> Path:
@@ -101,6 +182,11 @@ def test_version_2_hierarchy(tmp_path: Path) -> None:
     assert found == [Hierarchy(2, frozenset(), mount, mount / "user.slice/one.scope")]
 
 
+def test_mount_that_does_not_show_the_own_group_is_passed_over(tmp_path: Path) -> None:
+    found = list(hierarchies(proc(tmp_path, "2:memory:/elsewhere\n", V1_MOUNTS)))
+    assert found == []
+
+
 def test_version_2_group_is_made_where_the_controllers_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,8 +195,12 @@ def test_version_2_group_is_made_where_the_controllers_are(
     (tmp_path / "slice/cgroup.subtree_control").write_text("memory pids cpu")
     hierarchy = Hierarchy(2, frozenset(), tmp_path, own)
     monkeypatch.setattr("agentix.local.limits.hierarchies", lambda: iter([hierarchy]))
-    [group] = make_groups("one", Limits(memory=64 * MEBIBYTE, cpus=1.5, pids=10))
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    groups = make_groups("one", Limits(memory=64 * MEBIBYTE, cpus=1.5, pids=10), journal)
+    [group] = groups.directories
     assert group == tmp_path / "slice/one"
+    assert groups.refused == ()
     written = {path.name: path.read_text() for path in group.iterdir()}
     assert written == {"memory.max": "67108864", "cpu.max": "150000 100000", "pids.max": "11"}
     assert [*own.iterdir()] == []
@@ -118,5 +208,5 @@ def test_version_2_group_is_made_where_the_controllers_are(
 
 async def test_group_that_is_gone_counts_as_removed(tmp_path: Path) -> None:
     os.mkdir(tmp_path / "group")
-    await remove_groups([tmp_path / "group", tmp_path / "gone"])
+    await remove_groups(Groups((tmp_path / "group", tmp_path / "gone")))
     assert os.listdir(tmp_path) == []

@@ -1,5 +1,6 @@
 """The root of a local sandbox: the task image, read-only, and what is the sandbox's own."""
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -26,7 +27,8 @@ async def outputs(deployment: LocalDeployment, config: SandboxConfig, *commands:
 
 
 async def test_host_root_is_read_only(deployment: LocalDeployment, config: SandboxConfig) -> None:
-    places = ["/x", "/etc/x", "/usr/x", "/var/x", "/mnt/x", "/sys/x"]
+    places = ["/x", "/etc/x", "/usr/x", "/var/x", "/mnt/x", "/nix/x", "/nix/store/x", "/dev/x"]
+    places.append("/sys/x")
     for answer in await outputs(deployment, config, *(f"touch {place}" for place in places)):
         assert "Read-only file system" in answer
 
@@ -34,7 +36,7 @@ async def test_host_root_is_read_only(deployment: LocalDeployment, config: Sandb
 async def test_mounts_below_the_host_root_are_read_only(
     deployment: LocalDeployment, config: SandboxConfig
 ) -> None:
-    own = r" (/dev|/dev/pts|/dev/shm|/nix|/proc|/run|/run/agentix|/tmp|/var/tmp|/workspace) "
+    own = r" (/dev/pts|/dev/shm|/proc|/run|/tmp|/var/tmp|/workspace) "
     [writable] = await outputs(deployment, config, f"grep ' rw,' /proc/mounts | grep -vE '{own}'")
     assert writable == ""
 
@@ -46,13 +48,13 @@ async def test_host_tmp_is_invisible(deployment: LocalDeployment, config: Sandbo
     # A runtime of the host's interpreter brings the directories that this suite is installed in.
     brought = {path.parts[2] for path in map(Path, sys.path) if path.parts[1:2] == ("tmp",)}
     assert set(answers[1].split()) - brought == {"home"}
-    assert answers[2].split() == ["agentix"]
+    assert answers[2] == ""
 
 
 async def test_own_directories_are_writable(
     deployment: LocalDeployment, config: SandboxConfig
 ) -> None:
-    places = [".", "/tmp", "/var/tmp", "/run", "/nix", "/nix/store", "/dev/shm", "$HOME"]
+    places = [".", "/tmp", "/var/tmp", "/run", "/dev/shm", "$HOME"]
     answers = await outputs(deployment, config, *(f"touch {place}/x" for place in places))
     assert answers == [""] * len(places)
 
@@ -179,17 +181,30 @@ async def test_commands_run_as_the_configured_user(
     deployment: LocalDeployment, config: SandboxConfig
 ) -> None:
     other = config.model_copy(update={"user": "1234:1234"})
-    [user, token] = await outputs(deployment, other, "id -u", "ls /run/agentix")
-    assert user == "1234"
-    assert "Permission denied" in token
+    assert await outputs(deployment, other, "id -u") == ["1234"]
 
 
-async def test_missing_control_directory(host_bundles: Path, tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    async with LocalDeployment(bundles=host_bundles, directory=missing) as deployment:
-        with pytest.raises(DeploymentError, match=f"No such file or directory: '{missing}"):
-            await deployment.create(SandboxConfig(image="/"))
-        assert await deployment.list() == []
+async def test_missing_control_directory_is_made(host_bundles: Path, control: Path) -> None:
+    place = str(control / "missing")
+    deployment = LocalDeployment(bundles=host_bundles, directory=Path(place))
+    async with deployment, deployment.session(SandboxConfig(image="/")) as sandbox:
+        assert sandbox.runtime_url.startswith(f"unix:{place}/")
+        assert os.stat(place).st_mode & 0o777 == 0o700
+    assert os.listdir(place) == []
+    os.rmdir(place)
+
+
+async def test_control_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(DeploymentError, match=f"control root {file}: .*File exists"):
+        await LocalDeployment(directory=file).__aenter__()
+
+
+async def test_control_directory_that_others_may_write_to(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)
+    with pytest.raises(DeploymentError, match=f"control root {tmp_path} is not a directory in"):
+        await LocalDeployment(directory=tmp_path).__aenter__()
 
 
 async def test_closed_deployment_makes_no_sandbox(
@@ -204,7 +219,8 @@ async def test_closed_deployment_makes_no_sandbox(
 async def test_directory_that_is_too_long_for_a_socket(host_bundles: Path, tmp_path: Path) -> None:
     directory = tmp_path / ("x" * 100)
     directory.mkdir()
-    async with LocalDeployment(bundles=host_bundles, directory=directory) as deployment:
-        with pytest.raises(UsageError, match="too long for a Unix socket"):
-            await deployment.create(SandboxConfig(image="/"))
-    assert [*directory.iterdir()] == []
+    deployment = LocalDeployment(bundles=host_bundles, directory=directory)
+    with pytest.raises(UsageError, match="too long for Unix sockets below it"):
+        await deployment.create(SandboxConfig(image="/"))
+    assert await deployment.list() == []
+    assert os.listdir(directory) == []

@@ -4,23 +4,33 @@ import asyncio
 import logging
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from types import TracebackType
+from typing import Literal, Self
 
+from agentix.client import RuntimeClient
 from agentix.deployment import Deployment, Sandbox, SandboxConfig, SandboxInfo, find_ready_url
 from agentix.errors import (
+    AgentixError,
     DeploymentError,
+    SandboxGoneError,
     SandboxNotFoundError,
     SandboxStartError,
     UsageError,
 )
-from agentix.local.launcher import CONTROL_DIRECTORY, OWN_DIRECTORIES, REFUSED, REFUSED_PREFIX
-from agentix.local.limits import Limits, make_groups, remove_groups
+from agentix.linux.control import SOCKET, ControlDirectories, default_control_root, listen_unix
+from agentix.local.launcher import LISTENER, OWN_DIRECTORIES, REFUSED, REFUSED_PREFIX
+from agentix.local.limits import (
+    Groups,
+    Limits,
+    host_memory,
+    lasting_memory,
+    make_groups,
+    remove_groups,
+)
 from agentix.local.plan import Plan
 from agentix.local.process import LaunchedProcess
 from agentix.local.reference import Bundle, find_bundle, find_image
@@ -33,10 +43,13 @@ Isolation = Literal["namespaces", "none"]
 """How a sandbox is kept apart: by the kernel's namespaces, or not at all."""
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
-SOCKET = "runtime.sock"
-TOKEN = "token"  # noqa: S105 - the name of a file
-SOCKET_PATH_LIMIT = 107
-"""Bytes of the longest path that a Unix socket can have (unix(7))."""
+TOKEN = "agentix-token"  # noqa: S105 - the name of a file
+
+PROBE_TIMEOUT = 3.0
+"""Seconds that a runtime may take to say that it serves."""
+
+EXIT_PATIENCE = 1.0
+"""Seconds between the end of a runtime and that of its launcher, which tells the exit code."""
 
 
 @dataclass(slots=True)
@@ -47,15 +60,15 @@ class _Record:
     config: SandboxConfig
     created_at: datetime
     token: str = field(repr=False)
-    control: Path | None = None
-    groups: list[Path] = field(default_factory=list)
+    start: asyncio.Task[str] | None = None
+    groups: Groups = field(default_factory=Groups)
     process: LaunchedProcess | None = None
-    ready: bool = False
+    url: str | None = None
     removal: asyncio.Task[None] | None = None
 
     def info(self) -> SandboxInfo:
         exit_code = None if self.process is None else self.process.exit_code
-        status: Literal["starting", "running", "exited"] = "running" if self.ready else "starting"
+        status: Literal["starting", "running", "exited"] = "running" if self.url else "starting"
         if exit_code is not None:
             status = "exited"
         return SandboxInfo(self.id, self.config.image, status, self.created_at, exit_code)
@@ -70,7 +83,7 @@ class _Parts:
     namespaces: tuple[Bundle, ...]
 
     def mounts(self) -> list[tuple[str, str]]:
-        """Gives each bundle once, by the name of its mount."""
+        """Return each bundle once, by the name of its mount."""
         named = {bundle.mount: str(bundle.path) for bundle in self.namespaces}
         return [("runtime", str(self.runtime.path)), *named.items()]
 
@@ -79,7 +92,7 @@ class _Parts:
 class _Places:
     """Directories as the sandbox sees them."""
 
-    control: Path
+    token: Path
     mounts: Path
     workspace: Path
     temporary: Path
@@ -91,11 +104,11 @@ class LocalDeployment(Deployment):
 
     A sandbox has its own mounts, processes, System V objects and host name, and, for
     `network="none"`, a network of its own. Its root is the task image, read-only; `/workspace`,
-    `/tmp`, `/run` and `/nix` are its own, in memory. `SandboxConfig.image` is `/` for the host's
-    root, or the path of a root filesystem directory. `runtime` and `namespaces` are paths of
-    bundle directories, or image references that are looked up in `bundles`. The network is the
-    host's (`"host"`, the default) or `"none"`. Works as root and as an ordinary user, who is root
-    in the sandbox's user namespace.
+    `/tmp` and `/run` are its own, in memory, together at most half of its memory limit.
+    `SandboxConfig.image` is `/` for the host's root, or the path of a root filesystem directory.
+    `runtime` and `namespaces` are paths of bundle directories, or image references that are looked
+    up in `bundles`. The network is the host's (`"host"`, the default) or `"none"`. Works as root
+    and as an ordinary user, who is root in the sandbox's user namespace.
 
     Args:
         bundles: The directory in which the image reference `name:tag` is `<name>/<tag>`.
@@ -103,7 +116,9 @@ class LocalDeployment(Deployment):
             plain child process that sees and may do all that its owner may.
         writable_root: Whether a sandbox may change its root where the task image is a directory;
             what it changes is in memory and its own. The host's root stays read-only.
-        directory: Where the control sockets are; a short path, the temporary directory by default.
+        directory: Where the control directories are, with the sockets of the sandboxes; a short
+            path to which only this user may write. By default `agentix` in `XDG_RUNTIME_DIR`, for
+            root `/run/agentix`, and otherwise a directory of this user's in the temporary one.
         concurrent_starts: How many sandboxes may be starting at once, each on a processor of its
             own; others wait for their turn.
     """
@@ -120,54 +135,90 @@ class LocalDeployment(Deployment):
         self._bundles = None if bundles is None else Path(bundles).absolute()
         self._isolation = isolation
         self._writable_root = writable_root
-        self._directory = directory
+        self._root = (directory or default_control_root()).resolve()
+        self._control = ControlDirectories(self._root, f"{_new_id()}/{SOCKET}")
+        self._opening = asyncio.Lock()
         self._starting = asyncio.Semaphore(concurrent_starts or max(2, os.cpu_count() or 2))
         self._records: dict[str, _Record] = {}
         self._closed = False
+        self._warned = False
 
     async def __aenter__(self) -> Self:
-        """Makes the deployment ready for use; there is nothing to prepare."""
+        """Make the deployment ready, and remove what owners left that are gone.
+
+        Raises:
+            DeploymentError: The directory for control directories cannot be used.
+        """
         self._closed = False
+        try:
+            await self._open()
+        except BaseException:
+            self._control.close()
+            raise
         if self._isolation == "none":
             logger.warning(
                 "isolation is off: what runs in these sandboxes may do all that this user may"
             )
         return self
 
-    async def __aexit__(self, *exception: Any) -> None:
-        """Deletes every sandbox that this deployment made."""
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Delete every sandbox that this deployment made.
+
+        Raises:
+            DeploymentError: Something of one cannot be removed, and nothing was raised before.
+        """
         self._closed = True
-        removals = [self._removal(record) for record in self._records.values()]
-        if removals:
-            await _to_the_end(removals)
+        try:
+            await _to_the_end([self._removal(record) for record in self._records.values()])
+        except DeploymentError as failure:
+            if error is None:
+                raise
+            # What went wrong in the block says more than what went wrong after it.
+            error.add_note(f"and the deployment left something behind: {failure}")
+            logger.warning("the deployment left something behind: %s", failure)
+        finally:
+            self._control.close()
+
+    async def _open(self) -> None:
+        """Open the control directories; that may wait for what a dead owner left."""
+        async with self._opening:
+            if not self._control.is_open:
+                await _to_the_end([asyncio.create_task(asyncio.to_thread(self._control.open))])
 
     async def create(self, config: SandboxConfig) -> Sandbox:
-        """Makes a sandbox and returns once its runtime accepts calls.
+        """Make a sandbox and return once its runtime accepts calls.
 
         A call that fails or is cancelled leaves nothing behind.
 
         Raises:
-            UsageError: The network is `bridge`, a limit can not be enforced here, or the
-                deployment is closed.
+            UsageError: The network is `bridge`, a limit that was asked for cannot be enforced
+                here, or the deployment is closed.
             SandboxStartError: The runtime ended or stayed silent before it was ready.
             DeploymentError: A bundle or the task image is missing, or the kernel forbids a call
-                that the sandbox needs; the message names it.
+                that the sandbox needs; the message names it. Or the sandbox was deleted meanwhile.
         """
         if self._closed:
             raise UsageError("this deployment is closed: make sandboxes inside its `async with`")
         parts = self._find_parts(config)
-        identity = f"agentix-{secrets.token_hex(6)}"
+        identity = _new_id()
         record = _Record(identity, config, datetime.now(UTC), secrets.token_urlsafe(32))
+        record.start = asyncio.create_task(self._start(record, parts))
         self._records[identity] = record
         try:
-            async with self._starting:
-                url = await self._start(record, parts)
+            record.url = await record.start
         except BaseException:
+            deleted = record.removal is not None and not _is_cancelled()
             await _to_the_end([self._removal(record)])
+            if deleted:
+                raise DeploymentError(f"sandbox {identity} was deleted while it started") from None
             raise
-        record.ready = True
         logger.info("sandbox %s runs on %s", identity, config.image)
-        return Sandbox(identity, url, record.token)
+        return Sandbox(identity, record.url, record.token)
 
     def _find_parts(self, config: SandboxConfig) -> _Parts:
         self._check(config)
@@ -182,7 +233,7 @@ class LocalDeployment(Deployment):
         return _Parts(image, runtime, tuple(found))
 
     def _check(self, config: SandboxConfig) -> None:
-        """Refuses what this deployment can not give."""
+        """Refuse what this deployment cannot give."""
         isolated = self._isolation == "namespaces"
         if config.network == "bridge":
             raise UsageError(
@@ -199,60 +250,72 @@ class LocalDeployment(Deployment):
             )
 
     async def _start(self, record: _Record, parts: _Parts) -> str:
-        """Starts the runtime and gives its URL; what it makes is noted in `record` at once."""
-        try:
-            record.control = self._make_control(record.token)
-            record.groups = make_groups(record.id, Limits.of(record.config))
-            places = self._places(record.control, parts)
-            record.process = await LaunchedProcess.start(self._plan(record, parts, places))
-        except OSError as error:
-            raise DeploymentError(f"a sandbox can not be started: {error}") from error
-        await self._ready(record.process, record.config.start_timeout)
-        return f"unix:{record.control / SOCKET}"
+        """Start the runtime and return its URL; what it makes is noted in `record` at once."""
+        await self._open()
+        async with self._starting:
+            control = self._control.add(record.id)
+            limits = Limits.of(record.config, host_memory())
+            record.groups = make_groups(record.id, limits, control)
+            self._warn(record.groups)
+            try:
+                record.process = await self._launch(record, parts, control, limits)
+            except OSError as error:
+                raise DeploymentError(f"a sandbox cannot be started: {error}") from error
+            await self._ready(record.process, record.config.start_timeout)
+        return f"unix:{control / SOCKET}"
 
-    def _make_control(self, token: str) -> Path:
-        """Makes the private directory of the control socket, with the token in it."""
-        parent = self._directory or Path(tempfile.gettempdir())
-        control = Path(tempfile.mkdtemp(prefix="agentix-", dir=parent))
-        if len(os.fsencode(control / SOCKET)) > SOCKET_PATH_LIMIT:
-            control.rmdir()
-            raise UsageError(f"{parent} is too long for a Unix socket: give a shorter `directory`")
-        with open(control / TOKEN, "x", opener=_private_opener) as file:
-            file.write(token)
-        return control
+    def _warn(self, groups: Groups) -> None:
+        """Say once which defaults are not enforced."""
+        if groups.refused and not self._warned:
+            self._warned = True
+            logger.warning("sandboxes run without default limits: %s", "; ".join(groups.refused))
+
+    async def _launch(
+        self, record: _Record, parts: _Parts, control: Path, limits: Limits
+    ) -> LaunchedProcess:
+        """Start the launcher, which alone has the listening socket then.
+
+        Raises:
+            OSError: The socket, a directory or the process cannot be made.
+        """
+        places = self._places(control, parts)
+        with listen_unix(control / SOCKET) as listener:
+            plan = Plan(
+                isolated=self._isolation == "namespaces",
+                private_network=record.config.network == "none",
+                hostname=record.id,
+                control=str(control),
+                hidden=_inside(self._root, parts.image),
+                listener=listener.fileno(),
+                token_file=str(places.token),
+                token=record.token,
+                image=str(parts.image),
+                writable=self._writable_root and str(parts.image) != "/",
+                mounts=parts.mounts(),
+                host_paths=_hidden(parts.runtime.host_paths or ()),
+                lasting_memory=lasting_memory(limits.memory or host_memory()),
+                cgroups=[str(group) for group in record.groups.directories],
+                directory=str(places.workspace),
+                command=[str(places.mounts / "runtime/entry/bin/start")],
+                environment=_environment(record.config, places),
+            )
+            return await LaunchedProcess.start(plan)
 
     def _places(self, control: Path, parts: _Parts) -> _Places:
-        """Gives where the sandbox sees what is its own."""
+        """Return where the sandbox sees what is its own."""
         if self._isolation == "none":
             return _lay_out(control, parts)
         temporary = Path("/tmp")  # noqa: S108 - the sandbox's own
         return _Places(
-            control=Path(CONTROL_DIRECTORY),
+            token=Path("/run") / TOKEN,
             mounts=Path("/mnt"),
             workspace=Path("/workspace"),
             temporary=temporary,
             home=temporary / "home",
         )
 
-    def _plan(self, record: _Record, parts: _Parts, places: _Places) -> Plan:
-        return Plan(
-            owner=os.getpid(),
-            isolated=self._isolation == "namespaces",
-            private_network=record.config.network == "none",
-            hostname=record.id,
-            control=str(record.control),
-            image=str(parts.image),
-            writable=self._writable_root and str(parts.image) != "/",
-            mounts=parts.mounts(),
-            host_paths=_hidden(parts.runtime.host_paths or ()),
-            cgroups=[str(group) for group in record.groups],
-            directory=str(places.workspace),
-            command=[str(places.mounts / "runtime/entry/bin/start")],
-            environment=_environment(record.config, places),
-        )
-
     async def _ready(self, process: LaunchedProcess, timeout: float) -> None:
-        """Waits until the runtime says that it accepts calls.
+        """Wait until the runtime says that it accepts calls.
 
         Raises:
             SandboxStartError: It ended, or said nothing in `timeout` seconds.
@@ -276,7 +339,7 @@ class LocalDeployment(Deployment):
         )
 
     async def delete(self, sandbox_id: str) -> None:
-        """Ends a sandbox and removes all that was made for it; cancellation waits for that.
+        """End a sandbox and remove all that was made for it; cancellation waits for that.
 
         Raises:
             SandboxNotFoundError: This deployment has no such sandbox (or no longer).
@@ -286,15 +349,24 @@ class LocalDeployment(Deployment):
         logger.info("sandbox %s is deleted", sandbox_id)
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
-        """Tells the state of one sandbox of this deployment.
+        """Return the state of one sandbox of this deployment, and ask its runtime for it.
+
+        A runtime that lives and does not answer within 3 seconds is `unresponsive`.
 
         Raises:
             SandboxNotFoundError: This deployment has no such sandbox (or no longer).
         """
-        return self._find(sandbox_id).info()
+        record = self._find(sandbox_id)
+        if record.info().status != "running" or await _answers(record):
+            return record.info()
+        found = record.info()
+        return replace(found, status="unresponsive") if found.status == "running" else found
 
     async def list(self) -> Sequence[SandboxInfo]:
-        """Tells the state of every sandbox of this deployment, the oldest first."""
+        """Return the state of every sandbox of this deployment, the oldest first.
+
+        No runtime is asked, so none is `unresponsive`: that is what `get` tells.
+        """
         return [record.info() for record in self._records.values() if record.removal is None]
 
     def _find(self, sandbox_id: str) -> _Record:
@@ -304,36 +376,58 @@ class LocalDeployment(Deployment):
         return record
 
     def _removal(self, record: _Record) -> asyncio.Task[None]:
-        """Gives the one removal of a sandbox, which the first that asks for it starts."""
+        """Return the one removal of a sandbox, which the first that asks for it starts."""
         if record.removal is None:
             record.removal = asyncio.create_task(self._remove(record))
         return record.removal
 
     async def _remove(self, record: _Record) -> None:
         try:
+            if record.start is not None:
+                record.start.cancel()
+                await asyncio.wait([record.start])
             if record.process is not None:
                 await record.process.end()
-            if record.control is not None:
-                await asyncio.to_thread(shutil.rmtree, record.control, ignore_errors=True)
             await remove_groups(record.groups)
+            await asyncio.to_thread(self._control.remove, record.id)
         finally:
             del self._records[record.id]
 
 
-def _private_opener(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+async def _answers(record: _Record) -> bool:
+    """Whether a runtime says that it serves; one that has ended gets time to be seen off."""
+    assert record.url is not None
+    assert record.process is not None
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT), RuntimeClient(record.url) as client:
+            await client.health()
+    except SandboxGoneError:
+        await record.process.exited(EXIT_PATIENCE)
+        return False
+    except (AgentixError, TimeoutError):
+        return False
+    return True
+
+
+def _new_id() -> str:
+    return f"agentix-{secrets.token_hex(6)}"
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _environment(config: SandboxConfig, places: _Places) -> dict[str, str]:
-    """Gives the environment of the runtime: nothing of the owner's own."""
+    """Return the environment of the runtime: nothing of the owner's own."""
     environment = {
         "PATH": DEFAULT_PATH,
         "HOME": str(places.home),
         "LANG": "C.UTF-8",
         "TMPDIR": str(places.temporary),
         **config.env,
-        "AGENTIX_BIND_UNIX": str(places.control / SOCKET),
-        "AGENTIX_TOKEN_FILE": str(places.control / TOKEN),
+        "AGENTIX_BIND_FD": str(LISTENER),
+        "AGENTIX_TOKEN_FILE": str(places.token),
         "AGENTIX_MOUNT_ROOT": str(places.mounts),
         "AGENTIX_UPLOAD_ROOT": str(places.workspace),
     }
@@ -343,9 +437,9 @@ def _environment(config: SandboxConfig, places: _Places) -> dict[str, str]:
 
 
 def _lay_out(control: Path, parts: _Parts) -> _Places:
-    """Makes the directories of a sandbox without isolation."""
+    """Make the directories of a sandbox without isolation."""
     places = _Places(
-        control, control / "mnt", control / "workspace", control / "tmp", control / "home"
+        control / TOKEN, control / "mnt", control / "workspace", control / "tmp", control / "home"
     )
     for directory in (places.mounts, places.workspace, places.temporary, places.home):
         directory.mkdir()
@@ -354,8 +448,13 @@ def _lay_out(control: Path, parts: _Parts) -> _Places:
     return places
 
 
+def _inside(directory: Path, image: Path) -> str:
+    """Return where a task image shows a directory of the host; empty where it does not."""
+    return f"/{directory.relative_to(image)}" if directory.is_relative_to(image) else ""
+
+
 def _hidden(paths: Iterable[str]) -> "list[str]":
-    """Gives those paths of the host that the sandbox's own directories would cover."""
+    """Return those paths of the host that the sandbox's own directories would cover."""
     own = [Path("/var/tmp"), *(Path("/", name) for name in OWN_DIRECTORIES)]  # noqa: S108
     return [path for path in paths if any(Path(path).is_relative_to(top) for top in own)]
 
@@ -369,7 +468,7 @@ def _explain(call: str) -> str:
 
 
 async def _to_the_end(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Waits for the end of all tasks; a cancellation meanwhile is raised after it.
+    """Wait for the end of all tasks; a cancellation meanwhile is raised after it.
 
     Raises:
         Exception: The first error of a task, once all have ended.

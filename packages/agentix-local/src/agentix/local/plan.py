@@ -8,8 +8,6 @@ __all__ = ["Plan"]
 class Plan(TypedDict):
     """What the owner writes to the launcher's standard input; plain values only."""
 
-    owner: int
-    """The pid of the process whose end is the end of the sandbox."""
     isolated: bool
     """Whether the sandbox has namespaces and a root of its own."""
     private_network: bool
@@ -17,7 +15,15 @@ class Plan(TypedDict):
     hostname: str
     """The host name inside."""
     control: str
-    """The directory on the host that holds the control socket."""
+    """The sandbox's directory on the host, which it does not see unless it is not isolated."""
+    hidden: str
+    """The path of all control directories in the task image; empty where it has none."""
+    listener: int
+    """The descriptor of the listening socket."""
+    token_file: str
+    """Where the sandbox finds its token, by its path there."""
+    token: str
+    """The token."""
     image: str
     """The directory that the task image is."""
     writable: bool
@@ -26,6 +32,8 @@ class Plan(TypedDict):
     """The bundles: the name below /mnt and the directory on the host."""
     host_paths: list[str]
     """Paths of the host that are bound at the same place, read-only."""
+    lasting_memory: int
+    """Bytes that files and System V objects may take, which no end of a process frees."""
     cgroups: list[str]
     """The cgroup directories that the sandbox joins."""
     directory: str

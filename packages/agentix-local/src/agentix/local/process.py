@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import marshal
+import os
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -39,17 +41,18 @@ class LaunchedProcess:
 
     @classmethod
     async def start(cls, plan: Plan) -> Self:
-        """Starts a launcher and gives it its plan.
+        """Start a launcher and hand it its plan and the listening socket of the sandbox.
 
         Raises:
             OSError: No process can be started.
         """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-I", "-S", str(Path(launcher.__file__))),
+            *("-I", "-S", str(Path(launcher.__file__)), str(os.getpid())),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            pass_fds=(plan["listener"],),
             start_new_session=True,
             cwd="/",
             env={"LANG": "C.UTF-8"},
@@ -70,7 +73,7 @@ class LaunchedProcess:
         return self._output.decode(errors="replace").strip()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Gives the lines of standard output until it ends; one longer than 64 KiB is split."""
+        """Yield the lines of standard output until it ends; one longer than 64 KiB is split."""
         assert self._process.stdout is not None
         pending = b""
         while chunk := await self._process.stdout.read(CHUNK):
@@ -86,7 +89,7 @@ class LaunchedProcess:
             yield pending
 
     def follow(self) -> None:
-        """Reads standard output from now on, so that the sandbox never waits for its reader."""
+        """Read standard output from now on, so that the sandbox never waits for its reader."""
         self._rest = asyncio.create_task(self._follow_output())
 
     async def _follow_output(self) -> None:
@@ -104,15 +107,20 @@ class LaunchedProcess:
         del self._output[:-OUTPUT_KEPT]
 
     async def wait(self) -> int:
-        """Waits for the end of the sandbox and of its output, and gives the exit code."""
+        """Wait for the end of the sandbox and of its output, and return the exit code."""
         code = await self._process.wait()
         await self._errors
         if self._rest is not None:
             await self._rest
         return code
 
+    async def exited(self, timeout: float) -> None:
+        """Wait for the exit code, at most so many seconds."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), timeout)
+
     async def end(self) -> None:
-        """Ends the lease and waits until nothing of the sandbox lives."""
+        """End the lease and wait until nothing of the sandbox lives."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self._rest is None:

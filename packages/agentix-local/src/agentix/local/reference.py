@@ -31,7 +31,7 @@ class Bundle:
 
 
 def find_bundle(reference: str, bundles: Path | None) -> Bundle:
-    """Finds the bundle that a reference means.
+    """Find the bundle that a reference means.
 
     Args:
         reference: An absolute path, one that starts with `./` or `../`, or an image reference
@@ -78,7 +78,7 @@ def _host_paths(marker: Path) -> tuple[str, ...] | None:
 
 
 def find_image(reference: str) -> Path:
-    """Finds the directory that is the task image.
+    """Find the directory that is the task image.
 
     Args:
         reference: `/` for the host's own root, or the path of a root filesystem directory.
