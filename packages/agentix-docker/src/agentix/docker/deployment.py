@@ -83,6 +83,10 @@ class _NotSharedError(DeploymentError):
     """The engine and this process do not see the same control directory."""
 
 
+class _NetworkGoneError(SandboxStartError):
+    """The last user of the network of ours removed it before this sandbox was on it."""
+
+
 class DockerDeployment(Deployment):
     """Makes sandboxes on a Docker engine.
 
@@ -442,6 +446,17 @@ class DockerDeployment(Deployment):
             self._keeper.hold(plan.images.runtime, record.id),
             self._make_container(record.id, plan),
         )
+        for _ in range(NETWORK_TRIES):
+            try:
+                return await self._ready(record, plan)
+            except _NetworkGoneError:
+                # The engine has removed the container, as it removes all that cannot start.
+                await self._network_of_ours.ensure()
+                await self._make_container(record.id, plan)
+        return await self._ready(record, plan)
+
+    async def _ready(self, record: SandboxRecord, plan: ContainerPlan) -> str:
+        """Start the container, and return the URL of its runtime once that accepts calls."""
         async with self._engine.output_of(record.id) as messages:
             output = Output(messages)
             try:
@@ -487,14 +502,12 @@ class DockerDeployment(Deployment):
         )
 
     async def _start_container(self, name: str, plan: ContainerPlan) -> None:
-        for tries_left in reversed(range(NETWORK_TRIES)):
-            try:
-                await finish(self._engine.start_container(name))
-                break
-            except DeploymentError as error:
-                if not tries_left or await self._engine.network_exists(plan.network):
-                    raise SandboxStartError(f"sandbox {name} cannot start: {error}") from error
-            await self._network_of_ours.ensure()
+        try:
+            await finish(self._engine.start_container(name))
+        except DeploymentError as error:
+            message = f"sandbox {name} cannot start: {error}"
+            gone = not await self._engine.network_exists(plan.network)
+            raise (_NetworkGoneError if gone else SandboxStartError)(message) from error
 
     async def _ready_url(self, record: SandboxRecord, output: Output) -> str | None:
         """Return the URL that the runtime says it listens on, or `None` where it ended first."""
@@ -572,12 +585,14 @@ class DockerDeployment(Deployment):
 
 
 async def _answers(record: SandboxRecord) -> bool:
-    """Return whether a sandbox's runtime answers; wait for the end of one that refuses to."""
+    """Return whether a sandbox's runtime answers; wait for the end of one that is gone."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + ANSWER_TIMEOUT
     try:
         async with RuntimeClient(record.url, token=record.token) as client:
-            await asyncio.wait_for(client.health(), ANSWER_TIMEOUT)
-    except SandboxGoneError as error:
-        if not isinstance(error.__cause__, TimeoutError):
+            await client.health(timeout=ANSWER_TIMEOUT)
+    except SandboxGoneError:
+        if loop.time() < give_up:  # it was refused, as by a socket whose runtime has ended
             await record.wait_ended(EVENT_DELAY)
         return False
     return True

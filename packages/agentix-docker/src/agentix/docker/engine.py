@@ -388,7 +388,7 @@ def _container_state(found: Mapping[str, Any]) -> ContainerState:
     return ContainerState(
         name=found["Names"][0].removeprefix("/"),
         labels=found["Labels"] or {},
-        running=found["State"] == "running",
+        running=found["State"] in ("running", "paused"),
     )
 
 
