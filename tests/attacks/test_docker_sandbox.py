@@ -181,7 +181,7 @@ async def test_network_that_is_removed_meanwhile_is_made_again(
 ) -> None:
     config = docker_target.config.model_copy(update={"network": "bridge"})
     start = Engine.start_container
-    removed = []
+    removed: list[str] = []
 
     async def start_late(engine: Engine, name: str) -> None:
         if name.startswith("agentix-") and "keeper" not in name and not removed:
