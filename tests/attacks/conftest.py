@@ -7,5 +7,14 @@ from tests.deployments.conftest import (
     local_target,
     target,
 )
+from tests.deployments.local.conftest import control, shell_runtime
 
-__all__ = ["deployment", "docker_target", "host_bundles", "local_target", "target"]
+__all__ = [
+    "control",
+    "deployment",
+    "docker_target",
+    "host_bundles",
+    "local_target",
+    "shell_runtime",
+    "target",
+]

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parents[2] / "namespaces" / "blocker"))
 
 from agentix_namespaces import blocker
 
-STOP = "kill -STOP $(grep -lE '^Name:.*python' /proc/[0-9]*/status | cut -d/ -f3)"
+STOP = "kill -STOP $PPID"
 LONG = 600.0
 
 

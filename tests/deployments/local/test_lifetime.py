@@ -1,13 +1,10 @@
 """How local sandboxes end, and that nothing of them outlives their owner."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,43 +13,14 @@ from agentix.deployment import SandboxConfig
 from agentix.errors import SandboxStartError
 from agentix.local import LocalDeployment
 from tests.deployments.local.conftest import ShellRuntime
+from tests.deployments.local.processes import children, ending, launchers
 
 DEADLINE = 20
-
-
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(child) for child in text.split()]
-
-
-def launchers() -> list[int]:
-    """Gives the launchers among the children of this process, whichever thread made them."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
-            with contextlib.suppress(OSError):
-                if b"launcher.py" in Path("/proc", child, "cmdline").read_bytes():
-                    found.append(int(child))
-    return found
 
 
 def sandboxes(control: Path) -> list[str]:
     """Return what control directories there are, of whichever deployment."""
     return [path.name for path in control.glob("*/agentix-*")]
-
-
-@asynccontextmanager
-async def ending(pid: int) -> AsyncIterator[None]:
-    """Waits at the end of the block until a process has ended."""
-    descriptor, ended = os.pidfd_open(pid), asyncio.Event()
-    asyncio.get_running_loop().add_reader(descriptor, ended.set)
-    try:
-        yield
-        async with asyncio.timeout(DEADLINE):
-            await ended.wait()
-    finally:
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
 
 
 async def exited(deployment: LocalDeployment, sandbox_id: str) -> int | None:
