@@ -228,7 +228,7 @@ async def test_broken_namespace_tells_its_own_error_each_time(
     package = mounts.add("broken_one", stub, register)
     sound = mounts.add("sound_one")
     for _ in range(2):
-        with pytest.raises(BrokenNamespaceError, match=f"^{package} can not be loaded$") as caught:
+        with pytest.raises(BrokenNamespaceError, match=f"^{package} cannot be loaded$") as caught:
             await mounts.registry.get_or_load(package)
         assert type(caught.value.__cause__) is cause
     assert len(await mounts.registry.get_or_load(sound)) == 1

@@ -1,14 +1,13 @@
 """The counter of kills for want of memory: of both versions of control groups."""
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentix.linux.memory import OomKills
+from tests.linux.memory_group import memory_group
 
 OTHER_MOUNTS = """\
 22 28 0:20 / /proc rw,nosuid - proc proc rw
@@ -102,36 +101,6 @@ def test_counter_is_not_inherited(tmp_path: Path) -> None:
     assert kills.count() == 4
 
 
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """A control group of version 1 or 2 whose processes may use 40 MB together."""
-    if os.geteuid() != 0:
-        pytest.skip("only root makes a control group")
-    name = f"agentix-test-{os.getpid()}"
-    first, second = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    if (first / "memory.limit_in_bytes").exists():
-        limits = {
-            first / name / "memory.limit_in_bytes": "40000000",
-            first / name / "memory.memsw.limit_in_bytes": "40000000",
-        }
-    elif "memory" in (second / "cgroup.subtree_control").read_text().split():
-        limits = {
-            second / name / "memory.max": "40000000",
-            second / name / "memory.swap.max": "0",
-        }
-    else:
-        pytest.skip("this machine has no memory control groups")
-    (group,) = {file.parent for file in limits}
-    group.mkdir()
-    try:
-        for file, size in limits.items():
-            if file.exists():  # nothing limits swap where the kernel does not account for it
-                file.write_text(size)
-        yield group
-    finally:
-        group.rmdir()
-
-
 PROGRAM = """
 import os, subprocess, sys
 from pathlib import Path
@@ -144,7 +113,8 @@ print(ended.returncode, kills.count() - before)
 """
 
 
-def test_kill_of_the_kernel_is_counted(small_group: Path) -> None:
-    program = [sys.executable, "-c", PROGRAM, str(small_group)]
-    ended = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+def test_kill_of_the_kernel_is_counted() -> None:
+    with memory_group(40_000_000) as group:
+        program = [sys.executable, "-c", PROGRAM, str(group)]
+        ended = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout == "-9 1\n"

@@ -70,13 +70,13 @@ class Server:
             return received(connection)
 
     def session(self, **headers: str) -> aiohttp.ClientSession:
-        """Gives a client session for relative URLs."""
+        """Return a client session for relative URLs, whose bodies are JSON."""
         unix = self.url.startswith("unix:")
         return aiohttp.ClientSession(
-            "http://runtime" if unix else self.url,
+            "http://localhost" if unix else self.url,
             connector=aiohttp.UnixConnector(self.socket_path) if unix else aiohttp.TCPConnector(),
             timeout=aiohttp.ClientTimeout(total=DEADLINE),
-            headers=headers,
+            headers={"Content-Type": "application/json"} | headers,
         )
 
     def resident_bytes(self) -> int:
@@ -147,8 +147,10 @@ def serving(
     token: str | None = None,
     prepare: Callable[[Path], None] | None = None,
     drop: tuple[str, ...] = (),
+    through: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
 ) -> Iterator[Server]:
-    """Runs a server with the probe mounted, and ends it.
+    """Run a server with the probe mounted, and end it.
 
     Args:
         root: Where its mounts, its workspace and its log are.
@@ -157,6 +159,8 @@ def serving(
         token: The token that calls must carry.
         prepare: Mounts something other than the probe into the mount root.
         drop: Variables that it does not inherit.
+        through: A command that executes the one it is given, in the process that it runs in.
+        arguments: Those of the server.
     """
     mounts = root / "mnt"
     mounts.mkdir(parents=True)
@@ -166,7 +170,7 @@ def serving(
     server = Server(root, environ)
     with (root / "log").open("wb") as log:
         server.process = subprocess.Popen(
-            [sys.executable, "-m", "agentix.runtime"],
+            [*through, sys.executable, "-m", "agentix.runtime", *arguments],
             env={**inherited, **environ},
             stdout=subprocess.PIPE,
             stderr=log,
@@ -226,14 +230,16 @@ def call_body(method: str, *args: Any, package: str = PROBE_PACKAGE, **kwargs: A
 
 
 def post(path: str, body: bytes, *fields: str) -> bytes:
-    """Gives a request that asks the server to close after its answer."""
-    lines = [f"POST {path} HTTP/1.1", "Host: runtime", "Connection: close"]
+    """Return a request of a JSON body that asks the server to close after its answer."""
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+    if not any(field.lower().startswith("content-type:") for field in fields):
+        lines.append("Content-Type: application/json")
     lines += [f"Content-Length: {len(body)}", *fields, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 def get(path: str, *fields: str) -> bytes:
-    lines = [f"GET {path} HTTP/1.1", "Host: runtime", "Connection: close", *fields, "", ""]
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", *fields, "", ""]
     return "\r\n".join(lines).encode()
 
 

@@ -520,7 +520,9 @@ async def test_user_of_the_task_image_runs_commands_and_owns_uploads(tmp_path: P
             assert result["exit_code"] != 0
             data = aiohttp.FormData({"path": "a/b"})
             data.add_field("file", b"content", filename="b")
-            async with session.post("/upload", data=data) as response:
+            form = data()
+            kind = {"Content-Type": form.headers["Content-Type"]}
+            async with session.post("/upload", data=form, headers=kind) as response:
                 assert response.status == 200
     for path in (server.workspace, server.workspace / "a", server.workspace / "a" / "b"):
         assert (path.stat().st_uid, path.stat().st_gid) == (65534, 12345)
@@ -542,23 +544,23 @@ async def test_directory_is_the_sandboxs_own_by_default(
         ({}, "command: Field required"),
         ({"command": ""}, "command: String should have at least 1 character"),
         ({"command": 1}, "command: Input should be a valid string"),
-        ({"command": "a\0b"}, "a command and its directory can not hold NUL"),
-        ({"command": "a", "cwd": "a\0b"}, "a command and its directory can not hold NUL"),
+        ({"command": "a\0b"}, "a command and its directory cannot hold NUL"),
+        ({"command": "a", "cwd": "a\0b"}, "a command and its directory cannot hold NUL"),
         (
             {"command": "a", "cwd": "/absent"},
-            "the command can not be started: [Errno 2] No such file or directory: '/absent'",
+            "the command cannot be started: [Errno 2] No such file or directory: '/absent'",
         ),
         (
             {"command": "a", "cwd": "/dev/null"},
-            "the command can not be started: [Errno 20] Not a directory: '/dev/null'",
+            "the command cannot be started: [Errno 20] Not a directory: '/dev/null'",
         ),
         (
             {"command": "a", "env": {"a": "b\0"}},
-            "'a' can not be set in an environment",
+            "'a' cannot be set in an environment",
         ),
         (
             {"command": "a", "env": {"a=b": "c"}},
-            "'a=b' can not be set in an environment",
+            "'a=b' cannot be set in an environment",
         ),
         ({"command": "a", "env": {"a": 1}}, "env.a: Input should be a valid string"),
         ({"command": "a", "timeout": 0}, "timeout: Input should be greater than 0"),

@@ -114,7 +114,7 @@ def test_uploaded_bytes_that_look_like_a_boundary(server: Server, place: Path) -
 
 
 @pytest.mark.parametrize(
-    ("mode", "wanted"), [(None, 0o644), ("755", 0o755), ("0600", 0o600), ("4711", 0o4711)]
+    ("mode", "wanted"), [(None, 0o644), ("755", 0o755), ("0600", 0o600), ("0", 0), ("777", 0o777)]
 )
 def test_mode_of_an_upload(server: Server, place: Path, mode: str | None, wanted: int) -> None:
     fields = {"path": f"{place}/a"} | ({} if mode is None else {"mode": mode})
@@ -137,7 +137,7 @@ def test_name_as_long_as_the_kernel_allows(server: Server, place: Path) -> None:
 
 def test_name_that_is_too_long_is_400(server: Server, place: Path) -> None:
     path = f"{place.name}/{'x' * 256}"
-    reason = f"'{path}' can not be opened: File name too long"
+    reason = f"'{path}' cannot be opened: File name too long"
     assert upload(server, b"x", path=path) == (400, {"error": reason})
 
 
@@ -181,16 +181,34 @@ def test_field_that_is_too_long_is_400(server: Server) -> None:
     assert upload(server, b"", path="x" * 70_000) == (400, {"error": reason})
 
 
-def test_refused_upload_is_read_to_its_end_and_its_connection_goes_on(
-    server: Server, place: Path
-) -> None:
-    body = form(b"x" * 5 * MEBIBYTE, path="../out")
+def test_connection_of_a_refused_upload_goes_on(server: Server, place: Path) -> None:
+    body = form(b"x" * (MEBIBYTE // 2), path="../out")
     request = post("/upload", body, FORM).replace(b"Connection: close\r\n", b"")
     with server.connect() as connection:
         connection.sendall(request)
         assert b"HTTP/1.1 400" in receive_until(connection, b"}")
         connection.sendall(get("/health"))
         assert b"HTTP/1.1 200" in received(connection)
+
+
+def test_refused_upload_of_more_than_is_dropped_is_answered_and_closed(
+    server: Server, place: Path
+) -> None:
+    request = post("/upload", form(b"x" * 50 * MEBIBYTE, path="../out"), FORM)
+    with server.connect() as connection:
+        sender = threading.Thread(target=send_all, args=(connection, request))
+        sender.start()
+        answer = receive_until(connection, b"}")
+        sender.join()
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {
+        "error": "'../out' leads out of the upload root"
+    }
+
+
+def send_all(connection: socket.socket, request: bytes) -> None:
+    """Send what is not read to its end."""
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        connection.sendall(request)
 
 
 def test_body_that_no_endpoint_reads_leaves_no_connection_behind(server: Server) -> None:
@@ -306,7 +324,7 @@ def test_256_mebibytes_go_both_ways_in_little_memory(server: Server, place: Path
         ("{here}/fifo", "'{here}/fifo' is not a regular file"),
         ("{here}/device", "'{here}/device' is not a regular file"),
         ("{here}/socket", "'{here}/socket' is not a regular file"),
-        ("{here}/file/new", "'{here}/file/new' can not be opened: Not a directory"),
+        ("{here}/file/new", "'{here}/file/new' cannot be opened: Not a directory"),
     ],
 )
 @pytest.mark.parametrize("direction", ["upload", "download"])

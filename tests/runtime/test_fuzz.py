@@ -103,7 +103,9 @@ def exchange(
     """Sends one request on a connection of its own and gives the whole answer."""
     reserved = {b"content-length", b"transfer-encoding", b"connection", b"host", b"expect"}
     kept = [(name, value) for name, value in fields if name.lower() not in reserved]
-    kept += [(b"Host", b"runtime"), (b"Connection", b"close")]
+    if not any(name.lower() == b"content-type" for name, _ in fields):
+        kept += [(b"Content-Type", b"application/json")]
+    kept += [(b"Host", b"localhost"), (b"Connection", b"close")]
     kept += [(b"Content-Length", b"%d" % len(body))]
     head = b"".join(b"%b: %b\r\n" % field for field in kept)
     return server.exchange(f"{method} {target} HTTP/1.1\r\n".encode() + head + b"\r\n" + body)

@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from agentix.errors import StubError, UsageError
 from agentix.manifest import NamespaceManifest
 from agentix.stub import Stub, stub_of
+from agentix.threads import in_own_thread
 
 __all__ = ["Binding", "BrokenNamespaceError", "Dispatcher", "MountedPackage", "Registry"]
 
@@ -154,7 +156,7 @@ class Registry:
         return iter(self._mounted.values())
 
     async def get_or_load(self, package: str) -> Dispatcher:
-        """Gives the functions of a namespace; the first call imports it, once, in a thread.
+        """Return the functions of a namespace; the first call imports it, once, in its own thread.
 
         A caller that is cancelled does not cancel the import, which others may wait for.
 
@@ -168,23 +170,24 @@ class Registry:
                 mounted.loading = asyncio.create_task(_load(mounted))
             await asyncio.shield(mounted.loading)
         if mounted.dispatcher is None:
-            raise BrokenNamespaceError(f"{package} can not be loaded") from mounted.error
+            raise BrokenNamespaceError(f"{package} cannot be loaded") from mounted.error
         return mounted.dispatcher
 
 
 async def _load(mounted: MountedPackage) -> None:
     package = mounted.manifest.package
-    outcome = await asyncio.to_thread(_import_dispatcher, package)
+    work = partial(_import_dispatcher, package)
+    outcome = await in_own_thread(f"agentix-import {package}", work)
     if isinstance(outcome, Dispatcher):
         mounted.dispatcher = outcome
         logger.info("loaded namespace %s", package)
     else:
         mounted.error = outcome
-        logger.error("namespace %s can not be loaded: %r", package, outcome)
+        logger.error("namespace %s cannot be loaded: %r", package, outcome)
 
 
 def _import_dispatcher(package: str) -> Dispatcher | BaseException:
-    """Imports a namespace; what its code raises, `SystemExit` too, is an outcome."""
+    """Import a namespace; what its code raises, `SystemExit` too, is an outcome."""
     try:
         return _registered(package)
     except BaseException as error:

@@ -68,7 +68,7 @@ class Functions:
     async def __aenter__(self) -> Self:
         url = self._url
         unix = url.startswith("unix:")
-        self._base = "http://runtime" if unix else url.rstrip("/")
+        self._base = "http://localhost" if unix else url.rstrip("/")
         path = "/" + url.removeprefix("unix:").lstrip("/")
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path) if unix else aiohttp.TCPConnector(),

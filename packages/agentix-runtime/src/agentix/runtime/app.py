@@ -3,7 +3,7 @@
 import errno
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from agentix.errors import UsageError
 from agentix.runtime.auth import BearerAuth
+from agentix.runtime.body import WholeRequests
 from agentix.runtime.calls import Calls
 from agentix.runtime.confined import ConfinedDirectory
 from agentix.runtime.discovery import RUNTIME_MOUNT, discover
@@ -30,10 +31,11 @@ from agentix.runtime.http import (
     problem,
 )
 from agentix.runtime.namespaces import NamespacesEndpoint
+from agentix.runtime.origin import OriginCheck
 from agentix.runtime.remote import RemoteEndpoint
 from agentix.runtime.settings import Settings
+from agentix.runtime.threads import FileThreads
 from agentix.runtime.upload import UploadEndpoint
-from agentix.runtime.whole import WholeRequests
 from agentix.wire import Health
 
 __all__ = ["create_app"]
@@ -44,12 +46,15 @@ logger = logging.getLogger(__name__)
 def create_app(
     settings: Settings,
     on_ready: Callable[[], None] = lambda: None,
+    most_descriptors: int | None = None,
 ) -> ASGIApp:
     """Build the runtime: find the mounted namespaces and wire up the endpoints.
 
     Args:
         settings: What the runtime is told from outside.
         on_ready: Called once the application has started.
+        most_descriptors: The soft limit on descriptors of commands; the runtime's own where it is
+            `None`.
 
     Raises:
         UsageError: The user that shall run commands does not exist.
@@ -64,16 +69,16 @@ def create_app(
         settings.mount_root / RUNTIME_MOUNT / "entry" / "bin" / "sh",
         settings.max_output,
         settings.max_body,
+        most_descriptors,
     )
+    calls, threads = Calls(), FileThreads()
     app = Starlette(
         routes=[
-            Route(
-                "/_remote", RemoteEndpoint(registry, Calls(), settings.max_body), methods=["POST"]
-            ),
+            Route("/_remote", RemoteEndpoint(registry, calls, settings.max_body), methods=["POST"]),
             Route("/exec", execute, methods=["POST"]),
-            Route("/upload", UploadEndpoint(files), methods=["POST"]),
-            Route("/download", DownloadEndpoint(files), methods=["GET"]),
-            Route("/health", _health, methods=["GET"]),
+            Route("/upload", UploadEndpoint(files, threads), methods=["POST"]),
+            Route("/download", DownloadEndpoint(files, threads), methods=["GET"]),
+            Route("/health", _health(calls), methods=["GET"]),
             Route("/namespaces", NamespacesEndpoint(registry), methods=["GET"]),
         ],
         exception_handlers={
@@ -88,7 +93,9 @@ def create_app(
         lifespan=_lifespan(on_ready),
     )
     app.router.redirect_slashes = False
-    return WholeRequests(app if settings.token is None else BearerAuth(app, settings.token))
+    if settings.token is None:
+        return WholeRequests(OriginCheck(app))
+    return WholeRequests(BearerAuth(app, settings.token))
 
 
 def _command_user(name: str | None) -> User | None:
@@ -100,7 +107,7 @@ def _prepare(files: ConfinedDirectory) -> None:
     try:
         files.prepare()
     except UsageError as error:
-        logger.warning("uploads and downloads can not work: %s", error)
+        logger.warning("uploads and downloads cannot work: %s", error)
 
 
 def _lifespan(
@@ -114,8 +121,11 @@ def _lifespan(
     return lifespan
 
 
-async def _health(request: Request) -> Response:
-    return json_response(Health())
+def _health(calls: Calls) -> Callable[[Request], Awaitable[Response]]:
+    async def health(request: Request) -> Response:
+        return json_response(Health(calls=calls.running, abandoned=calls.abandoned))
+
+    return health
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
@@ -141,7 +151,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Answers for the sandbox's files: a missing one and a full disk have a status of their own."""
+    """Answer for the sandbox's files: a missing one and a full disk have a status of their own."""
     assert isinstance(error, OSError)
     status = {errno.ENOENT: 404, errno.ENOSPC: 507, errno.EDQUOT: 507}.get(error.errno or 0, 400)
     return problem(status, f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -24,6 +24,9 @@ __all__ = ["ConfinedDirectory", "Replacement"]
 MAX_LINKS = 40
 """Symbolic links followed in one walk, as many as Linux follows."""
 
+MAX_DEPTH = 256
+"""Directories above a file; a walk holds a descriptor of each."""
+
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -53,7 +56,7 @@ class ConfinedDirectory:
         """Makes the root where it is missing.
 
         Raises:
-            UsageError: It can not be made.
+            UsageError: It cannot be made.
         """
         if self.root.is_dir():
             return
@@ -62,7 +65,7 @@ class ConfinedDirectory:
             if self._owner is not None:
                 os.chown(self.root, self._owner.uid, self._owner.gid)
         except OSError as error:
-            raise UsageError(f"{self.root} can not be made: {error.strerror}") from error
+            raise UsageError(f"{self.root} cannot be made: {error.strerror}") from error
 
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
@@ -130,6 +133,8 @@ class ConfinedDirectory:
                     _leave_all(held)
                 pending.extendleft(reversed(self._parts(target, path)))
             elif pending:
+                if len(held) > MAX_DEPTH:
+                    raise UsageError(f"{path!r} lies deeper than {MAX_DEPTH} directories")
                 held.append(self._enter(held[-1], part, make))
             else:
                 return part
@@ -174,17 +179,16 @@ class Replacement:
         self._owner = owner
         self.size = 0
 
-    def write(self, pieces: list[bytes]) -> None:
-        """Appends bytes.
+    def write(self, content: bytes | bytearray) -> None:
+        """Append bytes.
 
         Raises:
             OSError: The file system is full, for one.
         """
-        for piece in pieces:
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-            self.size += len(piece)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        self.size += len(content)
 
     def commit(self, mode: int) -> None:
         """Puts the file into its place, in one step.
@@ -246,4 +250,4 @@ def _explained(error: OSError, path: str) -> Exception:
     """Tells which path an error is about; a full disk and a missing file keep their class."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT):
         return OSError(error.errno, os.strerror(error.errno), path)
-    return UsageError(f"{path!r} can not be opened: {error.strerror}")
+    return UsageError(f"{path!r} cannot be opened: {error.strerror}")

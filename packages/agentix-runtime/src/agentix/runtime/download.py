@@ -10,7 +10,7 @@ from agentix.errors import UsageError
 from agentix.runtime.confined import ConfinedDirectory
 from agentix.runtime.departure import Departure
 from agentix.runtime.http import Headers, problem
-from agentix.runtime.threads import finish_in_thread
+from agentix.runtime.threads import FileThreads
 
 __all__ = ["DownloadEndpoint"]
 
@@ -21,17 +21,19 @@ ONE_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
 
 class DownloadEndpoint:
-    """Gives the file named by the query `path`; honours a single byte range (RFC 9110, 14).
+    """Sends the file named by the query `path`; honours a single byte range (RFC 9110, 14).
 
     Args:
         root: Where files lie.
+        threads: What reads them.
     """
 
-    def __init__(self, root: ConfinedDirectory) -> None:
+    def __init__(self, root: ConfinedDirectory, threads: FileThreads) -> None:
         self._root = root
+        self._threads = threads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answer one request."""
         request = Request(scope)
         path = request.query_params.get("path")
         if not path:
@@ -50,9 +52,20 @@ class DownloadEndpoint:
             wanted = range(size) if asked is None else asked
             # Without a look-out, hypercorn would take the rest for a client that has left.
             with Departure(receive):
-                await _send_content(
+                await self._send_content(
                     descriptor, wanted if request.method == "GET" else range(0), send
                 )
+
+    async def _send_content(self, descriptor: int, wanted: range, send: Send) -> None:
+        position = wanted.start
+        while position < wanted.stop:
+            length = min(READ_SIZE, wanted.stop - position)
+            data = await self._threads.finish(os.pread, descriptor, length, position)
+            if not data:
+                raise OSError(f"a file shrank to {position} bytes while it was sent")
+            position += len(data)
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _start(asked: range | None, size: int, send: Send) -> None:
@@ -69,20 +82,8 @@ async def _start(asked: range | None, size: int, send: Send) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
-async def _send_content(descriptor: int, wanted: range, send: Send) -> None:
-    position = wanted.start
-    while position < wanted.stop:
-        length = min(READ_SIZE, wanted.stop - position)
-        data = await finish_in_thread(os.pread, descriptor, length, position)
-        if not data:
-            raise OSError(f"a file shrank to {position} bytes while it was sent")
-        position += len(data)
-        await send({"type": "http.response.body", "body": data, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
 def _asked_range(header: str | None, size: int) -> range | None:
-    """Gives the bytes that a Range header asks for: none of them where it can not be satisfied.
+    """Gives the bytes that a Range header asks for: none of them where it cannot be satisfied.
 
     Returns:
         `None` where there is no header, or one that a server may pass over: several ranges,

@@ -119,11 +119,11 @@ class CommandEnvironment:
 
         Raises:
             NamespaceNotFoundError: A package is not mounted.
-            UsageError: A variable's name or value can not be one.
+            UsageError: A variable's name or value cannot be one.
         """
         for name, value in extra.items():
             if not name or "=" in name or "\0" in name + value:
-                raise UsageError(f"{name!r} can not be set in an environment")
+                raise UsageError(f"{name!r} cannot be set in an environment")
         environment = {**self.base, **extra}
         paths = [str(entry / "bin") for entry in self._entries(paths_from)]
         environment["PATH"] = os.pathsep.join([*paths, environment.get("PATH") or DEFAULT_PATH])

@@ -8,6 +8,7 @@ from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from agentix.errors import UsageError
+from agentix.linux.memory import OomKills
 from agentix.runtime.calls import describe
 from agentix.runtime.departure import Departure
 from agentix.runtime.environment import CommandEnvironment, User
@@ -31,6 +32,8 @@ class ExecEndpoint:
         fallback_shell: The shell for task images without one.
         max_output: Bytes kept of each pipe where a call says nothing.
         max_body: The largest request body in bytes.
+        most_descriptors: The soft limit on descriptors of commands; the runtime's where it is
+            `None`.
     """
 
     def __init__(
@@ -40,15 +43,18 @@ class ExecEndpoint:
         fallback_shell: Path,
         max_output: int,
         max_body: int,
+        most_descriptors: int | None,
     ) -> None:
         self._environment = environment
         self._user = user
         self._fallback_shell = fallback_shell
         self._max_output = max_output
         self._max_body = max_body
+        self._most_descriptors = most_descriptors
+        self._oom_kills = OomKills.of_process()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answer one request."""
         events = _wants_events(scope)
         body = await read_body(receive, self._max_body)
         request = ExecRequest.model_validate_json(body)
@@ -62,7 +68,7 @@ class ExecEndpoint:
         environment = self._environment.build(request.env, request.paths_from)
         directory = request.cwd or str(Path.cwd())
         if "\0" in request.command + directory:
-            raise UsageError("a command and its directory can not hold NUL")
+            raise UsageError("a command and its directory cannot hold NUL")
         return Command(
             arguments=(self._shell(environment["PATH"]), "-c", request.command),
             directory=directory,
@@ -70,6 +76,8 @@ class ExecEndpoint:
             user=self._user,
             timeout=request.timeout,
             cap=cap,
+            most_descriptors=self._most_descriptors,
+            oom_kills=self._oom_kills,
         )
 
     def _shell(self, path: str) -> str:

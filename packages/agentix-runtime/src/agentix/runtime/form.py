@@ -11,6 +11,9 @@ from agentix.errors import UsageError
 
 __all__ = ["FormEvent", "PartData", "PartStart", "form_events"]
 
+MAX_PART_HEAD = 8192
+"""Bytes of the header fields of one part."""
+
 
 @dataclass(slots=True)
 class PartStart:
@@ -34,7 +37,7 @@ FormEvent = PartStart | PartData
 
 
 async def form_events(request: Request) -> AsyncIterator[FormEvent]:
-    """Gives the parts of the form that a request carries.
+    """Yield the parts of the form that a request carries.
 
     Raises:
         UsageError: It is no form, is malformed, or breaks off.
@@ -67,6 +70,7 @@ class FormParser:
     def __init__(self, boundary: bytes) -> None:
         self._events: list[FormEvent] = []
         self._headers: dict[bytes, bytes] = {}
+        self._header_bytes = 0
         self._name = b""
         self._value = b""
         self._complete = False
@@ -101,12 +105,20 @@ class FormParser:
 
     def _on_part_begin(self) -> None:
         self._headers = {}
+        self._header_bytes = 0
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._name += data[start:end]
+        self._count_header(end - start)
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
+        self._count_header(end - start)
+
+    def _count_header(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > MAX_PART_HEAD:
+            raise UsageError(f"the head of a part is larger than {MAX_PART_HEAD} bytes")
 
     def _on_header_end(self) -> None:
         self._headers[self._name.lower()] = self._value

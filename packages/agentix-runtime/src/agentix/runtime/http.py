@@ -54,8 +54,8 @@ def first_reason(error: ValidationError) -> str:
     return f"{place}: {item['msg']}" if place else str(item["msg"])
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
-    """Reads a whole request body.
+async def read_body(receive: Receive, limit: int) -> bytearray:
+    """Read a whole request body.
 
     Args:
         receive: The channel of the request.
@@ -65,18 +65,16 @@ async def read_body(receive: Receive, limit: int) -> bytes:
         ClientGoneError: The client left first.
         BodyTooLargeError: The body is larger than `limit`.
     """
-    pieces: list[bytes] = []
-    size = 0
+    body = bytearray()  # a list of tiny chunks would take many times their bytes
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if size > limit:
+        body += message.get("body", b"")
+        if len(body) > limit:
             raise BodyTooLargeError(f"the body is larger than {limit} bytes")
         if not message.get("more_body", False):
-            return b"".join(pieces)
+            return body
 
 
 async def send_whole(send: Send, body: bytes, media_type: bytes, headers: Headers) -> None:

@@ -1,6 +1,7 @@
 """`GET /namespaces`: what is mounted and, where it is asked for, what can be called."""
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -10,6 +11,7 @@ from agentix.dispatch import BrokenNamespaceError, Dispatcher, MountedPackage, R
 from agentix.errors import UsageError
 from agentix.runtime.calls import describe
 from agentix.runtime.http import json_response
+from agentix.threads import in_own_thread
 from agentix.wire import MountedNamespace
 
 if TYPE_CHECKING:
@@ -27,9 +29,10 @@ class NamespacesEndpoint:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._describing: dict[str, asyncio.Future[NamespaceSchemas]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answer one request."""
         entries: list[MountedNamespace] = []
         if _wants_schemas(scope):
             described = (self._described(mounted) for mounted in self._registry)
@@ -39,14 +42,14 @@ class NamespacesEndpoint:
         await json_response({"namespaces": entries})(scope, receive, send)
 
     async def _described(self, mounted: MountedPackage) -> "DescribedNamespace":
-        """Imports a namespace and describes it; what keeps it from either is told in its entry."""
+        """Import a namespace and describe it; its entry says what keeps it from either."""
         from agentix.schema import DescribedNamespace  # the runtime starts without
 
         schemas = None
         failure: BaseException | None = None
         try:
             dispatcher = await self._registry.get_or_load(mounted.manifest.package)
-            schemas = await asyncio.to_thread(_schemas, dispatcher)
+            schemas = await asyncio.shield(self._schemas(mounted.manifest.package, dispatcher))
         except BrokenNamespaceError:
             failure = mounted.error
         except Exception as error:  # a type describes itself by code of its own
@@ -58,9 +61,17 @@ class NamespacesEndpoint:
             schemas=schemas,
         )
 
+    def _schemas(self, package: str, dispatcher: Dispatcher) -> "asyncio.Future[NamespaceSchemas]":
+        """Describe a namespace, once for all who ask meanwhile: its types run code of their own."""
+        if package not in self._describing:
+            work = in_own_thread(f"agentix-describe {package}", partial(_schemas, dispatcher))
+            work.add_done_callback(lambda _: self._describing.pop(package))
+            self._describing[package] = work
+        return self._describing[package]
+
 
 def _wants_schemas(scope: Scope) -> bool:
-    """Reads the query.
+    """Read the query.
 
     Raises:
         UsageError: Its value is neither 0 nor 1.

@@ -48,7 +48,7 @@ class Pipe:
             self._loop.add_reader(self._descriptor, self._read)
 
     def take_rest(self) -> None:
-        """Reads what the pipe holds now, even while paused; it can not hold much."""
+        """Reads what the pipe holds now, even while paused; it cannot hold much."""
         if self.ended.is_set():
             return
         for _ in range(1 + fcntl(self._descriptor, F_GETPIPE_SZ) // CHUNK):

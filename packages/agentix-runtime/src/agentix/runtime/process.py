@@ -3,14 +3,17 @@
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from agentix.errors import UsageError
+from agentix.linux.memory import OomKills
 from agentix.runtime.environment import User
 from agentix.runtime.pipe import Pipe
 from agentix.wire import ExecExit
@@ -25,6 +28,8 @@ PIPE_GRACE = 0.2
 
 OOM_SCORE = 500
 """Added to a command's badness (proc(5)): where memory runs out it ends before the runtime."""
+
+MOST_OOM_SCORE = 1000
 
 TextHandler = Callable[[str, str], None]
 """Takes the name of a stream, `stdout` or `stderr`, and a piece of its text."""
@@ -46,6 +51,10 @@ class Command:
     """Seconds until it is ended."""
     cap: int | None
     """Bytes passed on from each of stdout and stderr."""
+    most_descriptors: int | None = None
+    """Its soft limit on descriptors; that of the runtime where it is `None`."""
+    oom_kills: OomKills = field(default_factory=partial(OomKills, None))
+    """What counts the processes of the sandbox that the kernel kills for want of memory."""
 
 
 class Process:
@@ -54,11 +63,16 @@ class Process:
     Args:
         command: What was started.
         popen: The child, leader of its own session.
+        oom_kills: How many processes of the sandbox the kernel had killed before it started.
         on_text: Takes its output as it comes.
     """
 
     def __init__(
-        self, command: Command, popen: subprocess.Popen[bytes], on_text: TextHandler
+        self,
+        command: Command,
+        popen: subprocess.Popen[bytes],
+        oom_kills: int,
+        on_text: TextHandler,
     ) -> None:
         assert popen.stdout is not None
         assert popen.stderr is not None
@@ -66,6 +80,7 @@ class Process:
         self._popen = popen
         self._ended = asyncio.Event()
         self._timed_out = False
+        self._oom_kills_before = oom_kills
         self._stdout = Pipe(_owned(popen.stdout), command.cap, lambda t: on_text("stdout", t))
         self._stderr = Pipe(_owned(popen.stderr), command.cap, lambda t: on_text("stderr", t))
         self._descriptor = os.pidfd_open(popen.pid)
@@ -82,7 +97,7 @@ class Process:
         self._stderr.resume()
 
     async def wait(self) -> ExecExit:
-        """Waits for the end of the command, or ends it at its time limit.
+        """Wait for the end of the command, or end it at its time limit.
 
         A process that the command left in the background keeps running; its output is drained.
         """
@@ -93,17 +108,22 @@ class Process:
             self._timed_out = True
             await self.terminate()
         await self._settle()
+        exit_code = self._popen.wait()
         return ExecExit(
-            exit_code=self._popen.wait(),
+            exit_code=exit_code,
             timed_out=self._timed_out,
+            oom_killed=exit_code != 0 and self._kernel_killed(),
             stdout_truncated=self._stdout.truncated,
             stderr_truncated=self._stderr.truncated,
             stdout_bytes=self._stdout.total,
             stderr_bytes=self._stderr.total,
         )
 
+    def _kernel_killed(self) -> bool:
+        return self._command.oom_kills.count() > self._oom_kills_before
+
     async def terminate(self) -> None:
-        """Ends every process of the session: SIGTERM, then SIGKILL, then reaps the child.
+        """End every process of the session: SIGTERM, then SIGKILL, then reaps the child.
 
         The child stays a zombie until the last signal, so that its number means no other process.
         """
@@ -161,14 +181,15 @@ class Process:
 
 @asynccontextmanager
 async def started(command: Command, on_text: TextHandler) -> AsyncIterator[Process]:
-    """Starts a command; leaving the block before its end was awaited ends all of its session.
+    """Start a command; leaving the block before its end was awaited ends all of its session.
 
     Raises:
-        UsageError: It can not be started: the message says why.
+        UsageError: It cannot be started: the message says why.
     """
+    oom_kills = command.oom_kills.count()
     popen = _spawn(command)
     _offer_first(popen.pid)
-    process = Process(command, popen, on_text)
+    process = Process(command, popen, oom_kills, on_text)
     try:
         yield process
     finally:
@@ -176,9 +197,10 @@ async def started(command: Command, on_text: TextHandler) -> AsyncIterator[Proce
 
 
 def _spawn(command: Command) -> subprocess.Popen[bytes]:
-    user = command.user
+    user, descriptors = command.user, command.most_descriptors
+    lower = None if descriptors is None else partial(_limit_descriptors, descriptors)
     try:
-        return subprocess.Popen(
+        popen = subprocess.Popen(
             command.arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -190,15 +212,29 @@ def _spawn(command: Command) -> subprocess.Popen[bytes]:
             user=None if user is None else user.uid,
             group=None if user is None else user.gid,
             extra_groups=None if user is None else user.groups,
+            # Only CAP_SYS_RESOURCE sets limits of another user's process (prlimit(2)).
+            preexec_fn=None if user is None else lower,
         )
     except (OSError, ValueError) as error:
-        raise UsageError(f"the command can not be started: {error}") from error
+        raise UsageError(f"the command cannot be started: {error}") from error
+    if lower is not None and user is None:
+        with contextlib.suppress(OSError):  # it has ended
+            lower(popen.pid)
+    return popen
+
+
+def _limit_descriptors(most: int, pid: int = 0) -> None:
+    """Give a process its soft limit on descriptors; 0 is the one that asks (prlimit(2))."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _offer_first(pid: int) -> None:
-    """Offers a process, and what it starts from now on, to the kernel's search for memory."""
+    """Offer a process, and what it starts from now on, to the kernel's search for memory."""
     with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
+        own = int(Path("/proc/self/oom_score_adj").read_text(encoding="ascii"))
+        wanted = min(own + OOM_SCORE, MOST_OOM_SCORE)
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(wanted), encoding="ascii")
 
 
 def _owned(stream: object) -> int:

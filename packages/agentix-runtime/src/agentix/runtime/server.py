@@ -6,16 +6,20 @@ from typing import Any, cast
 
 from starlette.types import ASGIApp
 
-from agentix.runtime.later import load_later
-from agentix.runtime.listener import BACKLOG
+from agentix.linux.front_door import DoorLimits, FrontDoor, Visitor
+from agentix.runtime.deferred_import import load_later
 
-# Clients that ask for HTTP/2 or a WebSocket are rare; loading both takes a twelfth of the start.
+# hypercorn imports what speaks other protocols, which takes a tenth of the start.
 load_later("hypercorn.protocol.h2", "H2Protocol")
 load_later("hypercorn.protocol.ws_stream", "WSStream")
 
-from hypercorn.asyncio import serve  # noqa: E402
-from hypercorn.config import Config, Sockets  # noqa: E402
-from hypercorn.typing import Framework  # noqa: E402
+from hypercorn.app_wrappers import ASGIWrapper  # noqa: E402
+from hypercorn.asyncio.lifespan import Lifespan  # noqa: E402
+from hypercorn.asyncio.worker_context import WorkerContext  # noqa: E402
+from hypercorn.config import Config  # noqa: E402
+from hypercorn.typing import ASGIFramework  # noqa: E402
+
+from agentix.runtime.connection import HttpConnection  # noqa: E402
 
 __all__ = ["serve_until"]
 
@@ -29,30 +33,56 @@ CLEANUP = 5.0
 """Seconds that cancelled calls get after that to clean up."""
 
 
-async def serve_until(stop: asyncio.Event, app: ASGIApp, listener: socket.socket) -> None:
-    """Serves until an event is set; calls under way then get `GRACE` seconds to finish.
+async def serve_until(
+    stop: asyncio.Event,
+    app: ASGIApp,
+    listener: socket.socket,
+    limits: DoorLimits | None = None,
+) -> None:
+    """Serve until an event is set; calls under way then get `GRACE` seconds to finish.
 
     Calls that are cancelled after that get `CLEANUP` seconds more. What hypercorn makes of its own
     cancellation does not matter.
 
+    Args:
+        stop: Ends the server.
+        app: The application.
+        listener: Where clients connect; it is closed.
+        limits: How many may connect, and for how long without being admitted.
+
     Raises:
-        Exception: It stopped to serve by itself.
+        Exception: The application could not start.
     """
     before = asyncio.all_tasks()
-    framework = cast("Framework", app)  # hypercorn and Starlette each declare ASGI's types
-    server = asyncio.create_task(serve(framework, _config(listener), shutdown_trigger=stop.wait))
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait([server, stopped], return_when=asyncio.FIRST_COMPLETED)
-    if server.done():
-        server.result()
-    await asyncio.wait([server], timeout=GRACE)
+    wrapped = ASGIWrapper(cast("ASGIFramework", app))  # each declares ASGI's types by itself
+    config, context = _config(), WorkerContext(max_requests=None)
+    lifespan = Lifespan(wrapped, config, asyncio.get_running_loop(), {})
+    started = asyncio.create_task(lifespan.handle_lifespan())
+    await lifespan.wait_for_startup()
+    if started.done():
+        started.result()
+
+    async def serve(visitor: Visitor) -> None:
+        await HttpConnection(wrapped, config, context, visitor)
+
+    door = FrontDoor(listener, serve, limits)
+    door.open()
+    await stop.wait()
+    door.close()
+    await context.terminated.set()  # idle connections end now
+    if door.tasks:
+        await asyncio.wait(door.tasks, timeout=GRACE)
+    await lifespan.wait_for_shutdown()
+    await _cancel(asyncio.all_tasks() - before)
+
+
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     # On 3.11, asyncio reports each cancelled connection as an error.
     asyncio.get_running_loop().set_exception_handler(_report_errors_only)
-    remaining = asyncio.all_tasks() - before
-    for task in remaining:
+    for task in tasks:
         task.cancel()
-    if remaining:
-        await asyncio.wait(remaining, timeout=CLEANUP)
+    if tasks:
+        await asyncio.wait(tasks, timeout=CLEANUP)
 
 
 def _report_errors_only(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -60,27 +90,10 @@ def _report_errors_only(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
         loop.default_exception_handler(context)
 
 
-class OneSocket(Config):
-    """Serves on a socket that listens already; by itself hypercorn lets children inherit it.
-
-    Args:
-        listener: The socket.
-    """
-
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-
-    def create_sockets(self) -> Sockets:
-        """Return the one socket."""
-        self._listener.setblocking(False)
-        return Sockets([], [self._listener], [])
-
-
-def _config(listener: socket.socket) -> Config:
-    config = OneSocket(listener)
-    config.backlog = BACKLOG
+def _config() -> Config:
+    config = Config()
     config.keep_alive_timeout = KEEP_ALIVE
-    config.graceful_timeout = GRACE
+    config.shutdown_timeout = CLEANUP
     config.include_server_header = False
     config.accesslog = None
     config.errorlog = None

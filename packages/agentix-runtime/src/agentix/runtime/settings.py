@@ -58,11 +58,16 @@ class Settings:
             )
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> Self:
+    def from_environ(cls, environ: Mapping[str, str], token: str | None = None) -> Self:
         """Read the settings; the token's file is read and unlinked.
 
+        Args:
+            environ: The variables.
+            token: The token, where it does not come in a file.
+
         Raises:
-            UsageError: A variable has no usable value, or the token's file cannot be read.
+            UsageError: A variable has no usable value, the token's file cannot be read, or there
+                are two tokens.
         """
         unix, handoff = environ.get("AGENTIX_BIND_UNIX"), environ.get("AGENTIX_BIND_HANDOFF")
         return cls(
@@ -73,7 +78,7 @@ class Settings:
             bind_handoff=Path(handoff) if handoff else None,
             mount_root=_directory(environ, "AGENTIX_MOUNT_ROOT", cls.mount_root),
             upload_root=_directory(environ, "AGENTIX_UPLOAD_ROOT", cls.upload_root),
-            token=_token(environ.get("AGENTIX_TOKEN_FILE")),
+            token=_token(environ.get("AGENTIX_TOKEN_FILE"), token),
             exec_user=environ.get("AGENTIX_EXEC_USER") or None,
             max_output=_integer(environ, "AGENTIX_MAX_OUTPUT", cls.max_output),
             max_body=_integer(environ, "AGENTIX_MAX_BODY", cls.max_body),
@@ -107,9 +112,11 @@ def _directory(environ: Mapping[str, str], name: str, default: Path) -> Path:
     return path
 
 
-def _token(file: str | None) -> str | None:
+def _token(file: str | None, made: str | None) -> str | None:
     if not file:
-        return None
+        return made
+    if made is not None:
+        raise UsageError("--token-file and AGENTIX_TOKEN_FILE exclude each other")
     path = Path(file)
     try:
         token = path.read_text(encoding="ascii").strip()

@@ -10,7 +10,7 @@ __all__ = ["load_later"]
 
 
 def load_later(name: str, *classes: str) -> None:
-    """Lets `from <name> import <class>` give a function that loads the module when it is called.
+    """Let `from <name> import <class>` return a function that loads the module when it is called.
 
     Whatever else is asked of the module loads it at once. A module that is there already stays.
 
