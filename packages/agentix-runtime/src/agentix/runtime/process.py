@@ -6,8 +6,8 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -187,8 +187,11 @@ async def started(command: Command, on_text: TextHandler) -> AsyncIterator[Proce
         UsageError: It cannot be started: the message says why.
     """
     oom_kills = command.oom_kills.count()
-    popen = _spawn(command)
-    _offer_first(popen.pid)
+    score = min(_oom_score() + OOM_SCORE, MOST_OOM_SCORE)
+    with _own_oom_score(score) as inherited:
+        popen = _spawn(command)
+    if not inherited:
+        _set_oom_score(popen.pid, score)
     process = Process(command, popen, oom_kills, on_text)
     try:
         yield process
@@ -229,12 +232,34 @@ def _limit_descriptors(most: int, pid: int = 0) -> None:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _offer_first(pid: int) -> None:
-    """Offer a process, and what it starts from now on, to the kernel's search for memory."""
-    with contextlib.suppress(OSError):
-        own = int(Path("/proc/self/oom_score_adj").read_text(encoding="ascii"))
-        wanted = min(own + OOM_SCORE, MOST_OOM_SCORE)
-        Path(f"/proc/{pid}/oom_score_adj").write_text(str(wanted), encoding="ascii")
+@contextmanager
+def _own_oom_score(score: int) -> Iterator[bool]:
+    """Have another score for the length of a block, which what is started in it inherits.
+
+    Set after its start, the score would miss what a command forks at once. The block's value is
+    whether it worked: an ordinary user may not write to the files of a runtime that is not
+    dumpable (proc(5)), unless it is root of a user namespace.
+    """
+    before = _oom_score()
+    changed = _set_oom_score(os.getpid(), score)
+    try:
+        yield changed
+    finally:
+        if changed:
+            _set_oom_score(os.getpid(), before)
+
+
+def _oom_score() -> int:
+    return int(Path("/proc/self/oom_score_adj").read_text(encoding="ascii"))
+
+
+def _set_oom_score(pid: int, score: int) -> bool:
+    """Say how early the kernel takes a process, and what that starts, when it needs memory."""
+    try:
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(score), encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 def _owned(stream: object) -> int:
