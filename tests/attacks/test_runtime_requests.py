@@ -111,7 +111,7 @@ def head_of(fields: int) -> bytes:
 def test_hundred_fields_are_taken_and_one_more_is_refused(server: Server) -> None:
     (answer,) = answers(server, head_of(100))
     assert answer.startswith(b"HTTP/1.1 200 ")
-    assert refusal(server, kept_alive(head_of(101))) == (
+    assert refusal(server, head_of(101)) == (
         431,
         "a request has more than 100 header fields",
     )
