@@ -6,6 +6,7 @@ of the Fetch standard), and names in `Host` what the page calls this machine: an
 those of loopback has been pointed here (DNS rebinding).
 """
 
+import re
 from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,6 +16,9 @@ from agentix.runtime.auth import admit, refuse
 __all__ = ["OriginCheck"]
 
 JSON_PATHS = {"/_remote", "/exec"}
+
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(?::[0-9]*)?")
+"""A name or an address, and perhaps a port (RFC 9110, 7.2)."""
 
 OWN_SITES = {"same-origin", "none"}
 """Values of `Sec-Fetch-Site` of what no other page began."""
@@ -65,15 +69,10 @@ def _foreign(scope: Scope) -> str | None:
 
 def _is_loopback(host: str) -> bool:
     """Return whether a `Host` names this machine by a name that leads nowhere else (RFC 6761)."""
-    name, bracket, port = host.rpartition("]")
-    if bracket:
-        name = name.removeprefix("[")
-        port = port.removeprefix(":")
-    else:
-        name, _, port = host.partition(":")
-    if port and not port.isdecimal():
+    found = HOST.fullmatch(host.lower())
+    if found is None:
         return False
-    name = name.lower()
+    name = found[1].strip("[]")
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
