@@ -16,7 +16,7 @@ from anyio.from_thread import start_blocking_portal
 from agentix.linux.control import SOCKET, listen_unix
 from agentix.linux.handoff import Handoff
 from agentix.wire import READY_PREFIX
-from tests.runtime.serving import DEADLINE, Server, call_body, mount_probe, post
+from tests.runtime.serving import DEADLINE, Server, call_body, inspecting, mount_probe, post
 
 TOKEN = "secret"
 
@@ -129,12 +129,13 @@ def listening_descriptors(pid: int) -> list[bool]:
         if line.split()[3] == state
     }
     found = []
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        target = os.readlink(entry)
-        if target.startswith("socket:[") and target[len("socket:[") : -1] in listening:
-            information = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text()
-            flags = information.split("flags:")[1].split()[0]
-            found.append(bool(int(flags, base=8) & os.O_CLOEXEC))
+    with inspecting():
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            target = os.readlink(entry)
+            if target.startswith("socket:[") and target[len("socket:[") : -1] in listening:
+                information = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text()
+                flags = information.split("flags:")[1].split()[0]
+                found.append(bool(int(flags, base=8) & os.O_CLOEXEC))
     return found
 
 
