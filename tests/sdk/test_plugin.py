@@ -84,7 +84,7 @@ async def test_where_it_runs(sandbox):
 """)
     finished = run_pytest(tool, "tests/test_sandbox.py", "-s")
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert f"runs below {tmp_path}/agentix-" in finished.stdout
+    assert f"runs below {tmp_path}/" in finished.stdout
 
 
 def test_unknown_deployment_is_refused(tool: Path) -> None:
