@@ -10,7 +10,7 @@ No sandbox sees any of these directories, so nothing that a task does changes wh
 connects, and nothing that it writes lies on the host's disk.
 
 The lock tells a dead owner from a busy one in whichever pid namespace either lives, and the kernel
-drops it however the owner ends. A child that the owner forked holds it too.
+drops it however the owner ends. A child that the owner forked does not hold it.
 """
 
 import fcntl
@@ -21,10 +21,11 @@ import shutil
 import socket
 import stat
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from agentix.errors import DeploymentError, UsageError
+from agentix.linux.forks import closed_in_forks
 from agentix.linux.groups import release_groups
 
 __all__ = ["SOCKET", "ControlDirectories", "default_control_root", "listen_unix"]
@@ -98,7 +99,7 @@ class ControlDirectories:
         self._root = root
         self._own = root / secrets.token_hex(6)
         self._longest = longest
-        self._lock: int | None = None
+        self._lock: ExitStack | None = None
 
     @property
     def is_open(self) -> bool:
@@ -149,7 +150,7 @@ class ControlDirectories:
             return
         _remove_tree(self._own)
         self._owner_file(self._own).unlink(missing_ok=True)
-        os.close(self._lock)
+        self._lock.close()
         self._lock = None
 
     def _owner_file(self, directory: Path) -> Path:
@@ -185,6 +186,8 @@ class ControlDirectories:
             OSError: Something is in use, or is not this user's; the next to open finds it again.
         """
         logger.info("removing the control directory %s: its owner is gone", directory)
+        if not _is_own(directory):
+            return  # there was none, or something else has its name since: a link leads anywhere
         for sandbox in directory.glob("*"):
             release_groups(sandbox)
         _remove_tree(directory)
@@ -203,15 +206,17 @@ def _remove_tree(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _locked_file(path: Path) -> int:
-    """Make a file and lock it; return its descriptor, which holds the lock."""
+def _locked_file(path: Path) -> ExitStack:
+    """Make a file and lock it until what is returned is closed."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Between the two, another deployment may have taken it for a dead owner's.
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-        os.close(descriptor)
+        with ExitStack() as lock:
+            lock.callback(os.close, descriptor)
+            lock.enter_context(closed_in_forks(descriptor))
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Between the two, another deployment may have taken it for a dead owner's.
+            if os.fstat(descriptor).st_nlink:
+                return lock.pop_all()
 
 
 def _lock_of_dead_owner(path: Path) -> int | None:

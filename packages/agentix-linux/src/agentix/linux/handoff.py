@@ -25,7 +25,8 @@ class Handoff:
 
     Args:
         directory: A new directory is made here, all that the server has to see.
-        listener: The listening socket to hand over; closed here once it is handed over.
+        listener: The listening socket to hand over; closed here once it is handed over, or where
+            the handoff cannot be made.
 
     Raises:
         OSError: The directory or its socket cannot be made.
@@ -36,10 +37,14 @@ class Handoff:
         self.done = False
         """Whether the listening socket was handed over."""
         self._listener = listener
-        directory.mkdir(mode=0o755)
-        directory.chmod(0o755)
-        # The server may be another user, as root of a user namespace is.
-        self._meeting = listen_unix(directory / SOCKET, 0o666)
+        try:
+            directory.mkdir()
+            directory.chmod(0o755)
+            # The server may be another user, as root of a user namespace is.
+            self._meeting = listen_unix(directory / SOCKET, 0o666)
+        except BaseException:
+            listener.close()
+            raise
         self._meeting.setblocking(False)
 
     async def serve(self) -> None:
