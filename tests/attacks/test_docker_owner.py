@@ -16,9 +16,10 @@ import pytest
 from agentix.client import RuntimeClient
 from agentix.deployment import SandboxConfig
 from agentix.docker import DockerDeployment
-from agentix.docker.engine import ContainerDetails, Engine
-from agentix.docker.keeper import Keeper
+from agentix.docker.engine import ContainerDetails, Engine, EngineImage, ExecStream
+from agentix.docker.keeper import Keeper, _keeper
 from agentix.docker.volumes import ClosureVolumes
+from agentix.errors import DeploymentError
 from tests.deployments.conftest import Target
 from tests.deployments.docker.closure_images import docker, image_of
 
@@ -29,6 +30,8 @@ GONE_WITHIN = 20.0
 KEEPER_GONE_WITHIN = 5.0
 DEADLINE = 60.0
 
+SHELL = ("/nix/entry/bin/sh", "-c")
+"""The keeper's own."""
 NEW_PID_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
 
 
@@ -104,7 +107,7 @@ async def gone_after(sandbox: str) -> float:
     return monotonic() - begin
 
 
-@pytest.mark.parametrize("act", ["nothing", "stop", "block"])
+@pytest.mark.parametrize("act", ["nothing", "fork", "stop", "block"])
 async def test_sandbox_ends_with_its_killed_owner(
     docker_target: Target, blocker_image: str, act: str
 ) -> None:
@@ -249,22 +252,197 @@ async def test_next_deployment_leaves_a_foreign_owner_s_sandbox_alone(
         assert running(owner.sandbox)
 
 
+async def test_sandbox_whose_guard_alone_is_killed_is_taken_up_again(docker_target: Target) -> None:
+    async with owner_of(docker_target, docker_target.config) as owner:
+        killed = await killed_guard(owner.sandbox)
+        assert await guard_of(owner.sandbox, other_than=killed) != killed
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gone_after(owner.sandbox), 3.0)  # three leases
+        await owner.kill()
+        assert await gone_after(owner.sandbox) < GONE_WITHIN
+
+
+async def test_sandbox_ends_though_its_guard_is_killed_after_its_owner(
+    docker_target: Target,
+) -> None:
+    async with owner_of(docker_target, docker_target.config) as owner:
+        owner.process.send_signal(signal.SIGSTOP)  # it cannot have another guard
+        await killed_guard(owner.sandbox)
+        await owner.kill()
+        assert await gone_after(owner.sandbox) < GONE_WITHIN
+
+
+async def test_keeper_that_was_never_started_goes_with_the_next_deployment(
+    docker_target: Target, control_root: Path, own_keeper: str
+) -> None:
+    """An owner may die between the requests that make and start a keeper."""
+    engine = Engine.from_environ()
+    await engine.create_container(own_keeper, _keeper(await runtime_on(engine, docker_target)))
+    await engine.close()
+    assert docker("ps", "--all", "--quiet", "--filter", f"name={own_keeper}") != ""
+    async with DockerDeployment(control_root=control_root, pull=False):
+        pass
+    await no_keeper()
+    assert docker("ps", "--all", "--quiet", "--filter", f"name={own_keeper}") == ""
+
+
+async def test_paused_keeper_is_told_and_does_not_hold_calls_for_ever(
+    docker_target: Target, own_keeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentix.docker.keeper.ANSWER_TIMEOUT", 1.0)
+    monkeypatch.setattr("agentix.docker.keeper.START_TIMEOUT", 1.0)
+    async with keeper_of_test(docker_target) as (keeper, image):
+        docker("pause", own_keeper)
+        with pytest.raises(DeploymentError, match=f"{own_keeper} does not answer within 1 s"):
+            await keeper.hold(image, "second")
+        with pytest.raises(DeploymentError, match=r"did not start: .* is paused"):
+            await keeper.hold(image, "third")
+        await keeper.drop("second")
+        docker("unpause", own_keeper)
+        await keeper.hold(image, "fourth")
+
+
+async def test_container_of_somebody_else_is_not_taken_for_the_keeper(
+    docker_target: Target, own_keeper: str
+) -> None:
+    image = docker_target.config.image
+    docker("run", "--detach", "--name", own_keeper, image, "sleep", "60")
+    with pytest.raises(DeploymentError, match=f"container {own_keeper} is not the keeper"):
+        async with keeper_of_test(docker_target):
+            pass
+    assert docker("top", own_keeper).count("\n") == 1  # nothing ran in it
+
+
+async def test_sandbox_that_cannot_be_noted_is_not_taken_for_guarded(
+    docker_target: Target, own_keeper: str
+) -> None:
+    async with (
+        keeper_of_test(docker_target) as (keeper, _),
+        process_in_container(docker_target.config.image) as details,
+    ):
+        docker("exec", own_keeper, *SHELL, "dd if=/dev/zero of=/run/fill; true")
+        with pytest.raises(DeploymentError, match="ends again and again"):
+            await keeper.guard("first", details)
+
+
+async def test_request_that_is_cancelled_leaves_its_answer_to_nobody(
+    docker_target: Target, own_keeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = asyncio.Event()
+    write = ExecStream.write
+
+    async def write_and_tell(stream: ExecStream, data: bytes) -> None:
+        await write(stream, data)
+        made.set()
+
+    async with (
+        keeper_of_test(docker_target) as (keeper, image),
+        process_in_container(docker_target.config.image) as details,
+    ):
+        monkeypatch.setattr(ExecStream, "write", write_and_tell)
+        request = asyncio.create_task(keeper.hold(image, "second"))
+        await asyncio.wait_for(made.wait(), DEADLINE)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert await keeper.guard("first", details) is True
+
+
+async def test_lease_of_many_days(docker_target: Target, own_keeper: str) -> None:
+    async with process_in_container(docker_target.config.image) as details:
+        async with keeper_of_test(docker_target, lease=1e7) as (keeper, _):
+            assert await keeper.guard("first", details) is True
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gone_after(details.id), 3.0)
+
+
+async def test_keeper_that_is_left_while_it_is_followed_by_another_leaves_no_task(
+    docker_target: Target, own_keeper: str
+) -> None:
+    tasks = asyncio.all_tasks()
+    async with keeper_of_test(docker_target) as (keeper, _):
+        assert keeper._guard is not None
+        docker("rm", "--force", own_keeper)
+        await asyncio.wait_for(keeper._guard.ended.wait(), DEADLINE)
+        await asyncio.sleep(0)  # lets the next keeper be asked for
+        await keeper.close()
+        assert asyncio.all_tasks() == tasks
+
+
+@pytest.fixture
+def own_keeper(docker_engine: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Have a keeper of another name than all others on the engine."""
+    monkeypatch.setattr("agentix.docker.keeper.PROTOCOL", f"of-test-{os.getpid()}")
+    name = f"agentix-keeper-of-test-{os.getpid()}-{os.geteuid()}"
+    yield name
+    subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
+
+
+@asynccontextmanager
+async def keeper_of_test(
+    target: Target, lease: float = 0.1
+) -> AsyncIterator[tuple[Keeper, EngineImage]]:
+    """Start a keeper that holds one sandbox, `first`."""
+    engine = Engine.from_environ()
+    keeper = Keeper(engine, "0" * 16, lease)
+    try:
+        image = await runtime_on(engine, target)
+        await keeper.hold(image, "first")
+        yield keeper, image
+    finally:
+        await keeper.close()
+        await engine.close()
+
+
+async def runtime_on(engine: Engine, target: Target) -> EngineImage:
+    image = await engine.image(target.config.runtime)
+    await ClosureVolumes(engine).ensure(image, "/nix/entry/bin/start")
+    return image
+
+
+@asynccontextmanager
+async def process_in_container(image: str) -> AsyncIterator[ContainerDetails]:
+    container = docker("run", "--detach", image, "sleep", "60")
+    engine = Engine.from_environ()
+    try:
+        yield await engine.container_details(container)
+    finally:
+        await engine.close()
+        docker("rm", "--force", container)
+
+
+async def killed_guard(sandbox: str) -> int:
+    """Kill the guard of a sandbox and nothing else; return its process id."""
+    guard = await guard_of(sandbox)
+    os.kill(guard, signal.SIGKILL)
+    return guard
+
+
+async def guard_of(sandbox: str, other_than: int = 0) -> int:
+    """Wait until a sandbox has a guard, and return its process id."""
+    form = '{{index .Config.Labels "org.agentix.deployment"}}'
+    deployment = docker("inspect", "--format", form, sandbox)
+    guards = f"cat /run/guards/{deployment}.* 2>/dev/null; true"
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            [keeper] = keepers()
+            for line in docker("exec", keeper, *SHELL, guards).splitlines():
+                pid = int(line.split()[0])
+                if pid != other_than:
+                    return pid
+            await asyncio.sleep(0.05)
+
+
 async def test_keeper_kills_no_process_that_is_not_of_the_sandbox(docker_target: Target) -> None:
     """A container that ended, and whose process id another process has."""
     stranger = await asyncio.create_subprocess_exec("sleep", "60")
-    engine = Engine.from_environ()
     try:
-        image = await engine.image(docker_target.config.runtime)
-        await ClosureVolumes(engine).ensure(image, "/nix/entry/bin/start")
-        keeper = Keeper(engine, "0" * 16, lease=0.1)
-        await keeper.hold(image, "agentix-of-a-test")
-        gone = ContainerDetails(id="0" * 64, pid=stranger.pid, ports={})
-        assert await keeper.guard("agentix-of-a-test", gone) is False
-        await keeper.close()
+        async with keeper_of_test(docker_target) as (keeper, _):
+            gone = ContainerDetails(id="0" * 64, pid=stranger.pid, ports={}, labels={})
+            assert await keeper.guard("first", gone) is False
         await no_keeper()
         assert stranger.returncode is None
     finally:
-        await engine.close()
         stranger.kill()
         await stranger.wait()
 

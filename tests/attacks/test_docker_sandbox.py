@@ -1,6 +1,7 @@
 """What a hostile task in a container tries on its runtime, owner, host and neighbours."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -111,6 +112,18 @@ async def test_root_of_the_sandbox_cannot_read_the_runtime_s_memory(
         assert opened.stdout == ""
 
 
+async def test_variables_of_the_task_are_its_own_and_never_the_token(
+    deployment: Deployment, docker_target: Target
+) -> None:
+    """A shell exports what it sets where the environment had a variable of that name."""
+    names = ("token", "d")
+    config = docker_target.config.model_copy(update={"env": dict.fromkeys(names, "mine")})
+    async with sandbox_of(deployment, config) as (sandbox, client):
+        environment = await output_of(client, "env")
+        assert sandbox.token not in environment
+        assert {f"{name}=mine" for name in names} <= set(environment.splitlines())
+
+
 async def test_links_of_the_store_cannot_fill_the_memory(
     deployment: Deployment, docker_target: Target
 ) -> None:
@@ -176,6 +189,23 @@ async def test_network_goes_with_its_last_deployment(docker_target: Target) -> N
     assert docker("network", "ls", "--quiet", "--filter", "name=^agentix$") == ""
 
 
+@pytest.mark.parametrize("option", ["label=of=somebody", "label=org.agentix.role=network"])
+async def test_network_of_somebody_else_is_neither_used_nor_removed(
+    docker_target: Target, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    name = f"agentix-test-{os.getpid()}"
+    monkeypatch.setattr("agentix.docker.network.NETWORK", name)
+    docker("network", "create", f"--{option}", name)
+    try:
+        async with docker_target.make() as deployment:
+            config = docker_target.config.model_copy(update={"network": "bridge"})
+            with pytest.raises(DeploymentError, match=f"network {name} is not the one"):
+                await deployment.create(config)
+        assert docker("network", "ls", "--quiet", "--filter", f"name=^{name}$") != ""
+    finally:
+        docker("network", "rm", name)
+
+
 async def test_network_that_is_removed_meanwhile_is_made_again(
     docker_target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +223,7 @@ async def test_network_that_is_removed_meanwhile_is_made_again(
         monkeypatch.setattr(Engine, "start_container", start_late)
         async with sandbox_of(deployment, config) as (_, client):
             assert await output_of(client, "ls /sys/class/net | grep eth0") == "eth0"
+            assert [info.status for info in await deployment.list()] == ["running"]
     assert len(removed) == 1
 
 

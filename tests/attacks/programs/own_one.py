@@ -3,11 +3,14 @@
     own_one.py IMPORTS EXPRESSION CONFIG ACT
 
 `EXPRESSION` makes the deployment after `IMPORTS`; `CONFIG` is a SandboxConfig in JSON. `ACT` is
-`nothing`, `stop` (the task stops the runtime) or `block` (a call of the namespace `blocker` holds
-the runtime's event loop). Prints the sandbox's id once that goes on.
+`nothing`, `fork` (the owner has a forked child, which outlives it), `stop` (the task stops the
+runtime) or `block` (a call of the namespace `blocker` holds the runtime's event loop). Prints the
+sandbox's id once that goes on.
 """
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from agentix_namespaces import blocker
 
 STOP = "kill -STOP $PPID"
 LONG = 600.0
+LIFE_OF_FORK = 60
 
 
 async def main(imports: str, expression: str, config: str, act: str) -> None:
@@ -34,8 +38,12 @@ async def main(imports: str, expression: str, config: str, act: str) -> None:
     ):
         bad = asyncio.create_task(do(client, act))
         # The runtime answers no more once it is stopped or its loop is held.
-        while act != "nothing" and await answers(client):  # noqa: ASYNC110
+        while act in ("stop", "block") and await answers(client):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+        if act == "fork" and os.fork() == 0:
+            os.close(sys.stdout.fileno())
+            signal.alarm(LIFE_OF_FORK)
+            signal.pause()
         print(sandbox.id, flush=True)
         await asyncio.Event().wait()
         bad.cancel()

@@ -46,19 +46,27 @@ HANDOFF_TARGET = "/run/agentix"
 
 ENTRYPOINT = f"""\
 set -e
-IFS= read -r token
-(umask 077; printf %s "$token" >{TOKEN_PATH})
-mkdir -p /nix/store
-for d in /mnt/*/store; do
-  set -- "$d"/*
-  if [ -e "$1" ]; then ln -sfn "$@" /nix/store/; fi
-done
+(
+  unset token
+  IFS= read -r token
+  umask 077
+  printf %s "$token" >{TOKEN_PATH}
+)
+(
+  mkdir -p /nix/store
+  for d in /mnt/*/store; do
+    set -- "$d"/*
+    if [ -e "$1" ]; then ln -sfn "$@" /nix/store/; fi
+  done
+)
 exec /mnt/runtime/entry/bin/start </dev/null
 """
 """The architecture's entrypoint; a store without entries leaves no dangling link.
 
 The token comes as the first line of standard input: no disk, argument or environment has it. It
-comes once the keeper guards the sandbox; an owner that dies before sends none, and `read` fails."""
+comes once the keeper guards the sandbox; an owner that dies before sends none, and `read` fails.
+A variable that the environment has is exported again with its new value: none is set but in a
+subshell."""
 
 NIX_SIZE = "16m"
 """The size of the tmpfs for links; a hostile task shall not fill the memory through it."""

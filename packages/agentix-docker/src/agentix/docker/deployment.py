@@ -161,6 +161,7 @@ class DockerDeployment(Deployment):
         try:
             await self._open()
         except BaseException:
+            self._directories.close()
             await self._close_engine()
             raise
         self._state = "open"
@@ -201,7 +202,10 @@ class DockerDeployment(Deployment):
             return await creation
         except asyncio.CancelledError:
             if not creation.cancelled() and creation.exception() is None:
-                await finish(self._discard(self._records.pop(creation.result().id)))
+                # The deployment may have been left meanwhile, and have removed it.
+                record = self._records.pop(creation.result().id, None)
+                if record is not None:
+                    await finish(self._discard(record))
             if self._state == "closed":
                 raise DeploymentError(
                     "the deployment was left while the sandbox was made"
@@ -271,9 +275,10 @@ class DockerDeployment(Deployment):
         self._volumes = ClosureVolumes(self._engine)
         self._keeper = Keeper(self._engine, self._id, self._lease)
         self._network_of_ours = SandboxNetwork(self._engine)
+        await self._keeper.tidy()
         orphans = await self._reap()
         if self._control == "unix":
-            await asyncio.to_thread(self._directories.open)
+            await finish(asyncio.to_thread(self._directories.open))
         self._reaping = asyncio.create_task(self._reap_later(orphans))
         self._watch = asyncio.create_task(self._watch_deaths(facts.now))
 
@@ -482,11 +487,11 @@ class DockerDeployment(Deployment):
     async def _start(self, record: SandboxRecord, plan: ContainerPlan, output: Output) -> str:
         """Start the container and return the URL at which this process reaches its runtime."""
         # Standard input ends with the block: what got no token by then ends itself.
-        async with self._engine.open_input(record.id) as write:
+        async with self._engine.open_input(record.id) as program:
             await self._start_container(record.id, plan)
             details = await self._engine.container_details(record.id)
             if await self._keeper.guard(record.id, details):
-                await write(f"{record.token}\n".encode())
+                await program.write(f"{record.token}\n".encode())
                 url = await self._ready_url(record, output)
                 if url is not None:
                     return self._reachable_url(plan.control, details, url)
@@ -506,7 +511,7 @@ class DockerDeployment(Deployment):
             await finish(self._engine.start_container(name))
         except DeploymentError as error:
             message = f"sandbox {name} cannot start: {error}"
-            gone = not await self._engine.network_exists(plan.network)
+            gone = await self._engine.network(plan.network) is None
             raise (_NetworkGoneError if gone else SandboxStartError)(message) from error
 
     async def _ready_url(self, record: SandboxRecord, output: Output) -> str | None:

@@ -6,8 +6,6 @@ import sys
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
-    Callable,
     Iterator,
     Mapping,
     Sequence,
@@ -24,6 +22,7 @@ from aiodocker.stream import Stream
 from aiodocker.volumes import DockerVolume
 
 from agentix.errors import DeploymentError
+from agentix.linux.forks import closed_in_forks
 
 __all__ = [
     "ConflictError",
@@ -34,6 +33,7 @@ __all__ = [
     "EngineFacts",
     "EngineImage",
     "ExecStream",
+    "NetworkDetails",
     "NotFoundError",
     "RefusedError",
 ]
@@ -110,14 +110,28 @@ class ContainerState:
 
 @dataclass(frozen=True)
 class ContainerDetails:
-    """A running container, as the engine describes it."""
+    """A container, as the engine describes it."""
 
     id: str
     """Its id: 64 hexadecimal digits."""
     pid: int
-    """Its first process, as the engine's host counts it; 0 where it has ended."""
+    """Its first process, as the engine's host counts it; 0 where none runs."""
     ports: Mapping[int, int]
     """The ports of the host that its TCP ports are published at."""
+    labels: Mapping[str, str]
+    """Its labels."""
+
+
+@dataclass(frozen=True)
+class NetworkDetails:
+    """A network, as the engine describes it."""
+
+    id: str
+    """Its id."""
+    labels: Mapping[str, str]
+    """Its labels."""
+    options: Mapping[str, str]
+    """The options of its driver."""
 
 
 class ExecStream:
@@ -129,13 +143,22 @@ class ExecStream:
     """
 
     def __init__(self, what: str, stream: Stream) -> None:
+        self._what = what
         self._stream = stream
         self.output = _messages(what, stream)
         """Pairs of a file descriptor (1 or 2) and some bytes, until the program ends."""
 
     async def write(self, data: bytes) -> None:
-        """Write to standard input."""
-        await self._stream.write_in(data)
+        """Write to standard input.
+
+        Raises:
+            ConflictError: The connection is gone.
+        """
+        try:
+            await self._stream.write_in(data)
+        # The client asserts that there is a connection (aiodocker 0.27: Stream.write_in).
+        except (OSError, RuntimeError, AssertionError) as error:
+            raise ConflictError(f"writing to {self._what}: the connection is gone") from error
 
 
 class Engine:
@@ -221,7 +244,8 @@ class Engine:
             for port, bindings in published.items()
             if bindings and port.endswith("/tcp")
         }
-        return ContainerDetails(found["Id"], found["State"]["Pid"], ports)
+        labels = found["Config"]["Labels"] or {}
+        return ContainerDetails(found["Id"], found["State"]["Pid"], ports, labels)
 
     async def remove_container(self, name: str) -> None:
         """Kills a container and removes it, with its anonymous volumes; returns once it is gone."""
@@ -280,30 +304,24 @@ class Engine:
             yield _messages(name, stream)
 
     @asynccontextmanager
-    async def open_input(self, name: str) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
+    async def open_input(self, name: str) -> AsyncIterator[ExecStream]:
         """Attach to the standard input of a container that is not started yet.
 
         It ends with the block. The connection is not the one of `output_of`: where both are one,
         the engine closes it when standard output ends, and what is left of standard error is lost.
-
-        Yields:
-            What writes to it.
         """
         stream = self._docker.containers.container(name).attach(stdin=True)
-
-        async def write(data: bytes) -> None:
-            with _translated(f"writing to container {name}"):
-                await stream.write_in(data)
-
         async with self._open(name, stream):
-            yield write
+            yield ExecStream(f"container {name}", stream)
 
     @asynccontextmanager
     async def _open(self, name: str, stream: Stream) -> AsyncIterator[None]:
+        """Keep a connection for the length of the block, in this process and none of its forks."""
         with _translated(f"attaching to container {name}"):
             await stream._init()
         try:
-            yield
+            with closed_in_forks(_descriptor(stream)):
+                yield
         finally:
             await stream.close()
 
@@ -322,14 +340,14 @@ class Engine:
         async with self.executing(name, command) as stream:
             return b"".join([data async for _, data in stream.output]).decode(errors="replace")
 
-    async def network_exists(self, name: str) -> bool:
-        """Return whether there is a network of that name."""
+    async def network(self, name: str) -> NetworkDetails | None:
+        """Describe a network, or return `None` where there is none of that name."""
         try:
             with _translated(f"network {name}"):
-                await self._docker.networks.get(name)
+                found = await self._docker._query_json(f"networks/{name}")
         except NotFoundError:
-            return False
-        return True
+            return None
+        return NetworkDetails(found["Id"], found["Labels"] or {}, found["Options"] or {})
 
     async def create_network(self, name: str, config: Mapping[str, object]) -> None:
         """Make a network."""
@@ -399,6 +417,14 @@ def _death(event: Mapping[str, Any]) -> Death:
     return Death(attributes["name"], int(attributes["exitCode"]), at)
 
 
+def _descriptor(stream: Stream) -> int:
+    """Return the number of a connection's socket, or -1 where it is closed already."""
+    connection = None if stream._resp is None else stream._resp.connection
+    transport = None if connection is None else connection.transport
+    found = None if transport is None else transport.get_extra_info("socket")
+    return -1 if found is None else int(found.fileno())
+
+
 async def _messages(name: str, stream: Stream) -> AsyncIterator[tuple[int, bytes]]:
     with _translated(f"reading from container {name}"):
         while (message := await stream.read_out()) is not None:
@@ -411,9 +437,7 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except aiodocker.DockerError as error:
-        kind = {400: RefusedError, 404: NotFoundError, 409: ConflictError}.get(
-            error.status, DeploymentError
-        )
+        kind = STATUS_ERRORS.get(error.status, DeploymentError)
         raise kind(f"{what}: {error.message}") from error
     except (aiohttp.ClientError, OSError) as error:
         raise DeploymentError(f"{what}: the Docker engine cannot be reached: {error}") from error

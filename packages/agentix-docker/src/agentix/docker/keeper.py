@@ -7,11 +7,12 @@ The keeper is one container for an engine and user, started on demand. It sees t
 processes (`--pid host`), may signal them, and has nothing else. Each deployment has a shell of its
 own in it, the guard, whose standard input is the lease: the engine ends it when its connection to
 the owner ends, which the kernel of the owner does however the owner ends. It does not matter in
-which pid namespace or on which host the owner lived. Once the lease has been over for some seconds
-the guard kills the first process of each of its sandboxes, and the kernel all the others of it.
+which pid namespace or on which host the owner lived. The guard ends with its input. Some seconds
+after a guard is gone, however it ended, the keeper kills the first process of each of its
+sandboxes, and the kernel all the others of it.
 
-An owner whose connection breaks though it lives, as it does when the engine is restarted with
-`live-restore`, has those seconds to hold its sandboxes by another guard.
+An owner whose guard is gone though it lives, as when the engine is restarted with `live-restore`,
+has those seconds to hold its sandboxes by another.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ from agentix.docker.engine import (
     ExecStream,
     NotFoundError,
 )
-from agentix.docker.labels import keeper_labels
+from agentix.docker.labels import ROLE, keeper_labels
+from agentix.docker.output import STDOUT
 from agentix.docker.volumes import volume_name
 from agentix.errors import DeploymentError
 
@@ -50,6 +52,12 @@ RETRY_DELAY = 0.05
 GUARD_TRIES = 5
 """How often a guard is asked, each time another, until that is an error."""
 
+ANSWER_TIMEOUT = 15.0
+"""Seconds until a guard that does not answer is an error: its keeper is paused or stopped."""
+
+MEMORY = 256 * 1024 * 1024
+"""Bytes for all guards and notes: some KiB for each deployment and sandbox."""
+
 RENEWAL_DELAY = 1.0
 """Seconds until a keeper that could not be started is tried again; twice as many each time."""
 
@@ -57,80 +65,108 @@ LONGEST_RENEWAL_DELAY = 60.0
 
 SHELL = "/nix/entry/bin/sh"
 
-KEEP = """\
-mkdir /run/owners /run/held
+STARTED = """\
+# Sets `at` to when a process started, or to nothing where it has ended. Fields are counted after
+# the program's name, which may hold anything (proc(5), stat): 3 is 1, 22 is 20.
+started() {
+  at=
+  read -r stat 2>/dev/null <"/proc/$1/stat" || return 0
+  set -- ${stat##*) }
+  case $1 in [ZX]) ;; *) at=${20} ;; esac
+}
+"""
+
+KEEP = f"""\
+{STARTED}
+# Ends the sandboxes of a deployment once its lease is over, unless it has another guard.
+end() {{
+  sleep "$2"
+  while :; do
+    for guard in "/run/guards/$1".*; do
+      if [ -e "$guard" ]; then return; fi
+    done
+    left=
+    for file in "/run/held/$1".*; do
+      pid= since=
+      read -r pid since <"$file" && started "$pid"
+      if [ -n "$since" ] && [ "$at" = "$since" ]; then
+        kill -KILL "$pid"
+        left=1
+      else
+        rm -f "$file"
+      fi
+    done
+    if [ -z "$left" ]; then return; fi
+    sleep 1
+  done
+}}
+mkdir /run/guards /run/held
 while :; do
   idle=0
   while [ $idle -lt 3 ]; do
     sleep 1
-    set -- /run/held/*/*
+    for guard in /run/guards/*; do
+      read -r pid since deployment lease <"$guard" && started "$pid" || continue
+      if [ "$at" != "$since" ]; then
+        rm "$guard"
+        end "$deployment" "$lease" &
+      fi
+    done
+    set -- /run/held/*
     if [ -e "$1" ]; then idle=0; else idle=$((idle + 1)); fi
   done
   # A guard looks for this after it noted a sandbox: either of the two sees the other.
   mkdir /run/closing
-  set -- /run/held/*/*
-  [ -e "$1" ] || exit 0
+  set -- /run/held/*
+  if [ ! -e "$1" ]; then exit 0; fi
   rmdir /run/closing
 done
 """
-"""What the keeper itself does: it ends once no sandbox was held for three seconds."""
+"""What the keeper itself does. It ends once no sandbox was held for three seconds."""
 
-GUARD = """\
-# Fields are counted after the program's name, which may hold anything (proc(5), stat): 22 is 20.
-started() {
-  text=$(cat "/proc/$1/stat" 2>/dev/null) || return
-  set -- ${text##*) }
-  echo "${20}"
-}
-deployment=$1 lease=$2
-held=/run/held/$deployment owner=/run/owners/$deployment
-trap '' PIPE
-mkdir -p "$held"
-echo $$ >"$owner"
+GUARD = f"""\
+{STARTED}
+# What cannot be noted is not answered: the guard ends.
+set -e
+held=/run/held/$1
+started $$
+echo "$$ $at $1 $2" >"/run/guards/$1.$$"
 echo ready
 while read -r verb name container pid; do
   case $verb in
   hold)
-    : >"$held/$name"
+    : >"$held.$name"
     while [ -e /run/closing ]; do sleep 0.1; done
     echo held ;;
   guard)
-    at=$(started "$pid")
+    started "$pid"
     if [ -n "$at" ] && grep -q "$container" "/proc/$pid/cgroup"; then
-      echo "$pid $at" >"$held/$name"
+      echo "$pid $at" >"$held.$name"
       echo guarded
     else
-      rm -f "$held/$name"
+      rm -f "$held.$name"
       echo gone
     fi ;;
   drop)
-    rm -f "$held/$name"
+    rm -f "$held.$name"
     echo dropped ;;
   esac
 done
-sleep "$lease"
-[ "$(cat "$owner")" = $$ ] || exit 0
-for attempt in 1 2 3 4 5 6 7 8 9 10; do
-  left=
-  for file in "$held"/*; do
-    [ -s "$file" ] || continue
-    read -r pid at <"$file"
-    if [ "$(started "$pid")" = "$at" ]; then kill -KILL "$pid"; left=1; fi
-  done
-  [ -n "$left" ] || break
-  sleep 0.2
-done
-rm -rf "$held" "$owner"
 """
-"""The guard of one deployment: a sandbox is held before it is made, and guarded once it runs."""
+"""The guard of one deployment: a sandbox is held before it is started, and guarded once it runs."""
 
-LIVING = """\
-for file in /run/owners/*; do
-  read -r pid <"$file" 2>/dev/null && [ -d "/proc/$pid" ] && echo "${file##*/}"
+LIVING = f"""\
+{STARTED}
+for guard in /run/guards/*; do
+  read -r pid since deployment lease <"$guard" && started "$pid" || continue
+  if [ "$at" = "$since" ]; then echo "$deployment"; fi
 done
-:
 """
 """Prints the deployments that have a guard."""
+
+
+class _OtherContainerError(DeploymentError):
+    """The keeper's name is that of something else."""
 
 
 @dataclass(slots=True)
@@ -196,28 +232,38 @@ class Keeper:
 
     async def drop(self, name: str) -> None:
         """Let go of a sandbox that is removed."""
-        if self._sandboxes.pop(name, None) is None or self._guard is None:
+        self._sandboxes.pop(name, None)
+        # A guard that is gone is followed by one that is not told of this sandbox.
+        if self._guard is None or self._guard.ended.is_set():
             return
         async with self._turn:
-            # A guard that is gone is followed by one that is not told of this sandbox.
-            with suppress(ConflictError):
+            with suppress(DeploymentError):
                 await self._guard.ask(f"drop {name}")
+
+    async def tidy(self) -> None:
+        """Start a keeper that was made and never started: it ends itself once nobody needs it.
+
+        An owner that dies between the two requests leaves one.
+        """
+        with suppress(DeploymentError):
+            if not (await self._found()).pid:
+                await finish(self._start_made())
 
     async def living(self) -> frozenset[str]:
         """Return the deployments whose owners are known to live: those that have a guard."""
         try:
+            await self._found()
             lines = await self._engine.execute(self._name, [SHELL, "-c", LIVING])
         except (NotFoundError, ConflictError):
             return frozenset()
         return frozenset(lines.split())
 
     async def close(self) -> None:
-        """Let go of the guard; it ends what is still held as if this process had ended."""
-        watches = list(self._watches)
-        for watch in watches:
-            watch.cancel()
-        if watches:
-            await asyncio.wait(watches)
+        """Let go of the guard; what is still held ends as if this process had ended."""
+        while self._watches:
+            for watch in self._watches:
+                watch.cancel()
+            await asyncio.wait(self._watches)
 
     async def _tell(self, request: str) -> str:
         """Ask the guard, or another one where there is none or it is gone.
@@ -234,18 +280,15 @@ class Keeper:
 
     async def _living_guard(self) -> "_Guard":
         if self._guard is None or self._guard.ended.is_set():
-            await finish(self._renew())
-        assert self._guard is not None
+            assert self._image is not None
+            self._guard = await self._start(self._image)
+            watch = asyncio.create_task(self._watch(self._guard))
+            self._watches.add(watch)
+            watch.add_done_callback(self._watches.discard)
+            await finish(self._hold_all(self._guard))
         return self._guard
 
-    async def _renew(self) -> None:
-        """Start another guard, and hold everything by it."""
-        assert self._image is not None
-        guard = await self._start(self._image)
-        self._guard = guard
-        watch = asyncio.create_task(self._watch(guard))
-        self._watches.add(watch)
-        watch.add_done_callback(self._watches.discard)
+    async def _hold_all(self, guard: "_Guard") -> None:
         for name, sandbox in list(self._sandboxes.items()):
             for request in sandbox.requests(name):
                 await guard.ask(request)
@@ -273,24 +316,44 @@ class Keeper:
         Raises:
             DeploymentError: The keeper does not come.
         """
-        command = [SHELL, "-c", GUARD, "guard", self._deployment, f"{self._lease:g}"]
+        command = [SHELL, "-c", GUARD, "guard", self._deployment, f"{self._lease:f}"]
         reason: DeploymentError | None = None
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 while True:
                     try:
+                        await self._found()
                         return await _Guard.start(self._engine, self._name, command)
+                    except _OtherContainerError:
+                        raise
                     except DeploymentError as error:
                         reason = error  # it is not there, still coming, or just going
-                    if not await self._start_keeper(image):
+                    if not await finish(self._start_keeper(image)):
                         await asyncio.sleep(RETRY_DELAY)
         except TimeoutError:
             raise DeploymentError(f"the keeper {self._name} did not start: {reason}") from reason
 
+    async def _found(self) -> ContainerDetails:
+        """Return what the engine knows of the keeper.
+
+        Raises:
+            NotFoundError: There is none.
+            DeploymentError: Its name is that of something else.
+        """
+        details = await self._engine.container_details(self._name)
+        if details.labels.get(ROLE) != keeper_labels()[ROLE]:
+            raise _OtherContainerError(
+                f"container {self._name} is not the keeper of sandboxes: remove or rename it"
+            )
+        return details
+
     async def _start_keeper(self, image: EngineImage) -> bool:
-        """Start the keeper, or return that another process does so, or that the last one goes."""
+        """Make and start the keeper; return whether it was there to be started."""
         with suppress(ConflictError):
             await self._engine.create_container(self._name, _keeper(image))
+        return await self._start_made()
+
+    async def _start_made(self) -> bool:
         try:
             await self._engine.start_container(self._name)
         except (NotFoundError, ConflictError):
@@ -310,6 +373,7 @@ class _Guard:
     ) -> None:
         self.ended = asyncio.Event()
         """Set once it is gone."""
+        self._keeper = keeper
         self._stream = stream
         self._stack = stack
         self._answers: asyncio.Queue[str | None] = asyncio.Queue()
@@ -331,24 +395,34 @@ class _Guard:
             guard = cls(engine, keeper, stream, stack.pop_all())
         try:
             if await guard._answer() != "ready":
-                raise ConflictError(f"the keeper {keeper} does not run its guard")
+                raise ConflictError(f"the keeper {keeper} does not run a guard")
         except BaseException:
             await guard.close()
             raise
         return guard
 
     async def ask(self, request: str) -> str:
-        """Make a request and return the answer.
+        """Make a request and return the answer, also where the caller is cancelled meanwhile.
 
         Raises:
             ConflictError: The guard is gone.
+            DeploymentError: It does not answer, and counts as gone from now on.
         """
-        if not self.ended.is_set():
-            try:
-                await self._stream.write(f"{request}\n".encode())
-            except (OSError, RuntimeError, AssertionError) as error:
-                raise ConflictError(f"the keeper is gone: {error}") from error
-        return await self._answer()
+        # An answer that nobody has waited for would be taken for the next one.
+        return await finish(self._exchange(request))
+
+    async def _exchange(self, request: str) -> str:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                if not self.ended.is_set():
+                    await self._stream.write(f"{request}\n".encode())
+                return await self._answer()
+        except TimeoutError:
+            self._end()
+            raise DeploymentError(
+                f"the keeper {self._keeper} does not answer within {ANSWER_TIMEOUT:g} s:"
+                " continue it if it is paused, remove it otherwise"
+            ) from None
 
     async def _answer(self) -> str:
         answer = None if self.ended.is_set() else await self._answers.get()
@@ -359,7 +433,9 @@ class _Guard:
     async def _read(self, output: AsyncIterator[tuple[int, bytes]]) -> None:
         pending = b""
         try:
-            async for _, data in output:
+            async for descriptor, data in output:
+                if descriptor != STDOUT:
+                    continue
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
                     self._answers.put_nowait(line.decode(errors="replace"))
@@ -400,14 +476,14 @@ def _keeper(image: EngineImage) -> dict[str, object]:
             "CapDrop": ["ALL"],
             "CapAdd": ["KILL"],
             "LogConfig": {"Type": "none"},
-            "Memory": 256 * 1024 * 1024,
+            "Memory": MEMORY,
             "NetworkMode": "none",
             "PidMode": "host",
             "ReadonlyRootfs": True,
             # Another runtime, such as gVisor's, has processes of its own and no others.
             "Runtime": "runc",
             "SecurityOpt": ["no-new-privileges"],
-            "Tmpfs": {"/run": "size=4m,mode=755,noexec,nosuid,nodev"},
+            "Tmpfs": {"/run": f"size={MEMORY // 4},mode=755,noexec,nosuid,nodev"},
             "UsernsMode": "host",
         },
     }

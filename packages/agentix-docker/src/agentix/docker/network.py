@@ -2,8 +2,8 @@
 
 import logging
 
-from agentix.docker.engine import ConflictError, Engine, NotFoundError
-from agentix.docker.labels import network_labels
+from agentix.docker.engine import Engine, NetworkDetails
+from agentix.docker.labels import ROLE, network_labels
 from agentix.errors import DeploymentError
 
 __all__ = ["NETWORK", "SandboxNetwork"]
@@ -12,6 +12,9 @@ logger = logging.getLogger(__name__)
 
 NETWORK = "agentix"
 """Its name."""
+
+ICC = "com.docker.network.bridge.enable_icc"
+"""The option that lets its containers reach each other."""
 
 BRIDGE = "agentix0"
 """The name of its interface. The engine gives one name to one network only, where of two networks
@@ -35,25 +38,41 @@ class SandboxNetwork:
         """Make the network where it is missing, and return its name.
 
         Raises:
-            DeploymentError: It cannot be made.
+            DeploymentError: It cannot be made, or its name is that of another network.
         """
-        if await self._engine.network_exists(NETWORK):
-            return NETWORK
-        try:
-            await self._engine.create_network(NETWORK, _description())
-        except DeploymentError:
-            if not await self._engine.network_exists(NETWORK):
-                raise
+        if await self._found() is None:
+            try:
+                await self._engine.create_network(NETWORK, _description())
+            except DeploymentError:
+                if await self._found() is None:
+                    raise
         return NETWORK
 
     async def remove_unused(self) -> None:
         """Remove the network unless a sandbox is on it."""
         try:
-            await self._engine.remove_network(NETWORK)
-        except (ConflictError, NotFoundError):
-            return
+            network = await self._found()
+            if network is not None:
+                await self._engine.remove_network(network.id)
         except DeploymentError as error:
             logger.debug("the network %s stays: %s", NETWORK, error)
+
+    async def _found(self) -> NetworkDetails | None:
+        """Look the network up.
+
+        Raises:
+            DeploymentError: Its name is that of a network on which sandboxes would not be isolated.
+        """
+        found = await self._engine.network(NETWORK)
+        if found is None or (found.labels.get(ROLE), found.options.get(ICC)) == (
+            "network",
+            "false",
+        ):
+            return found
+        raise DeploymentError(
+            f"network {NETWORK} is not the one that isolates sandboxes: remove or rename it,"
+            " or give sandboxes network='none'"
+        )
 
 
 def _description() -> dict[str, object]:
@@ -62,7 +81,7 @@ def _description() -> dict[str, object]:
         "CheckDuplicate": True,
         "Labels": network_labels(),
         "Options": {
-            "com.docker.network.bridge.enable_icc": "false",
+            ICC: "false",
             "com.docker.network.bridge.name": BRIDGE,
         },
     }
