@@ -267,6 +267,16 @@ async def test_closing_lets_strangers_go_and_friends_stay() -> None:
         assert await say(friend, b"?\n") == b"127.0.0.1\n"
 
 
+async def test_aborting_ends_friends_that_do_not_read() -> None:
+    async with opened(PATIENT) as (door, host, guests):
+        friend = await guests.come()
+        assert await say(friend, b"friend\n") == b"127.0.0.1\n"
+        host.visitors[0].writer.write(b"x" * 50_000_000)
+        door.close()
+        door.abort()
+        await until(lambda: not door.tasks)
+
+
 async def test_server_that_fails_is_logged_and_its_connection_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -192,6 +192,11 @@ class FrontDoor:
         self._turned_away.close()
         self._refused.close()
 
+    def abort(self) -> None:
+        """Close every connection at once, also those whose peers do not read."""
+        for visitor, task in self._tasks.items():
+            visitor._end(task)
+
     def _resume(self) -> None:
         if self._open and not self._accepting:
             self._accepting = True

@@ -73,6 +73,7 @@ async def serve_until(
     if door.tasks:
         await asyncio.wait(door.tasks, timeout=GRACE)
     await lifespan.wait_for_shutdown()
+    door.abort()
     await _cancel(asyncio.all_tasks() - before)
 
 
