@@ -159,7 +159,7 @@ async def test_setuid_shell_is_nowhere_on_the_host(host_bundles: Path, control: 
         assert on_host(control) == {
             f"{deployment}.owner": ("file", 0o600),
             deployment: ("directory", 0o700),
-            sandbox.id: ("directory", 0o700),
+            directory.name: ("directory", 0o700),
             "socket": ("socket", 0o600),
             "groups": ("file", 0o644),
         }

@@ -19,6 +19,7 @@ from agentix.client import RuntimeClient
 from agentix.deployment import SandboxConfig
 from agentix.errors import (
     DeploymentError,
+    SandboxGoneError,
     SandboxNotFoundError,
     SandboxStartError,
     UsageError,
@@ -101,6 +102,34 @@ async def test_sandbox_ends_with_its_killed_owner(
         assert len(sandbox) >= 3, "a launcher, an init and a runtime"
         async with ending(*sandbox, within=GONE_WITHIN):
             owner.kill()
+
+
+async def test_sandbox_without_isolation_ends_with_its_killed_owner(local_target: Target) -> None:
+    expression = local_target.expression.removesuffix(")") + ", isolation='none')"
+    target = replace(local_target, expression=expression)
+    async with owner_of(target, CONFIG, "stop") as owner:
+        sandbox = descendants(owner.pid)
+        assert len(sandbox) >= 3, "a launcher, an init and a runtime"
+        async with ending(*sandbox, within=GONE_WITHIN):
+            owner.kill()
+    assert local_target.leftovers() == set()
+
+
+async def test_what_a_task_without_isolation_left_when_it_killed_its_launcher_is_deleted(
+    host_bundles: Path, control: Path
+) -> None:
+    deployment = LocalDeployment(bundles=host_bundles, directory=control, isolation="none")
+    async with deployment:
+        sandbox = await deployment.create(CONFIG)
+        if not groups(control):
+            pytest.skip("control groups cannot be made here")
+        async with RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client:
+            left = "(setsid sleep 1000 >/dev/null 2>&1 & echo $!)"
+            orphan = int((await client.run(left)).stdout)
+            async with ending(orphan):
+                with contextlib.suppress(SandboxGoneError):
+                    await client.run(f"kill -9 {launchers()[0]}")
+                await deployment.delete(sandbox.id)
 
 
 async def test_sandbox_ends_with_the_session_of_its_owner(local_target: Target) -> None:
@@ -329,7 +358,7 @@ async def test_task_that_kills_all_it_can_ends_its_own_sandbox_only(
     other = await deployment.create(CONFIG)
     sandbox = await deployment.create(CONFIG)
     async with RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(SandboxGoneError):
             await client.run("kill -9 -1")
     assert (await deployment.get(sandbox.id)).status == "exited"
     assert (await deployment.get(other.id)).status == "running"

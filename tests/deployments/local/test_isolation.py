@@ -49,6 +49,8 @@ async def main(directory):
             answers["etc"] = (await client.run("touch /etc/x 2>&1")).stdout
             answers["capabilities"] = (await client.run("grep CapBnd /proc/self/status")).stdout
             answers["processes"] = (await client.run("ls -d /proc/[0-9]* | wc -l")).stdout
+            writable = "grep ' rw,' /proc/mounts | cut -d' ' -f2"
+            answers["writable"] = (await client.run(writable)).stdout.split()
             answers["lo"] = (await client.run("cat /sys/class/net/lo/flags /proc/net/route")).stdout
         for change in ({"user": "1000"}, {"pids": 10}):
             try:
@@ -76,6 +78,8 @@ def test_ordinary_user(ordinary_python: list[str]) -> None:
     assert int(answers["processes"]) < 8
     assert answers["user"].endswith("an ordinary user's sandbox has one user, its root")
     assert answers["left"] == 0
+    own = {"/dev/pts", "/dev/shm", "/proc", "/run", "/tmp", "/var/tmp", "/workspace"}
+    assert set(answers["writable"]) | {"/var/tmp"} == own
 
 
 FORBIDDEN = """

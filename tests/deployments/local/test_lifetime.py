@@ -20,7 +20,7 @@ DEADLINE = 20
 
 def sandboxes(control: Path) -> list[str]:
     """Return what control directories there are, of whichever deployment."""
-    return [path.name for path in control.glob("*/agentix-*")]
+    return [path.name for path in control.glob("*/*")]
 
 
 async def exited(deployment: LocalDeployment, sandbox_id: str) -> int | None:

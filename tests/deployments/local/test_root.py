@@ -194,17 +194,18 @@ async def test_missing_control_directory_is_made(host_bundles: Path, control: Pa
     os.rmdir(place)
 
 
-async def test_control_directory_that_cannot_be_one(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
+async def test_control_directory_that_cannot_be_one(control: Path) -> None:
+    file = str(control / "file")
+    os.close(os.open(file, os.O_CREAT))
     with pytest.raises(DeploymentError, match=f"control root {file}: .*File exists"):
-        await LocalDeployment(directory=file).__aenter__()
+        await LocalDeployment(directory=Path(file)).__aenter__()
+    os.unlink(file)
 
 
-async def test_control_directory_that_others_may_write_to(tmp_path: Path) -> None:
-    os.chmod(tmp_path, 0o777)
-    with pytest.raises(DeploymentError, match=f"control root {tmp_path} is not a directory in"):
-        await LocalDeployment(directory=tmp_path).__aenter__()
+async def test_control_directory_that_others_may_write_to(control: Path) -> None:
+    os.chmod(control, 0o777)
+    with pytest.raises(DeploymentError, match=f"control root {control} is not a directory in"):
+        await LocalDeployment(directory=control).__aenter__()
 
 
 async def test_closed_deployment_makes_no_sandbox(

@@ -45,6 +45,9 @@ Isolation = Literal["namespaces", "none"]
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 TOKEN = "agentix-token"  # noqa: S105 - the name of a file
 
+PREFIX = "agentix-"
+"""How the ids of sandboxes start, which name their hosts and control groups too."""
+
 PROBE_TIMEOUT = 3.0
 """Seconds that a runtime may take to say that it serves."""
 
@@ -135,8 +138,8 @@ class LocalDeployment(Deployment):
         self._bundles = None if bundles is None else Path(bundles).absolute()
         self._isolation = isolation
         self._writable_root = writable_root
-        self._root = (directory or default_control_root()).resolve()
-        self._control = ControlDirectories(self._root, f"{_new_id()}/{SOCKET}")
+        self._root = Path(directory or default_control_root()).resolve()
+        self._control = ControlDirectories(self._root, f"{_place(_new_id())}/{SOCKET}")
         self._opening = asyncio.Lock()
         self._starting = asyncio.Semaphore(concurrent_starts or max(2, os.cpu_count() or 2))
         self._records: dict[str, _Record] = {}
@@ -150,11 +153,7 @@ class LocalDeployment(Deployment):
             DeploymentError: The directory for control directories cannot be used.
         """
         self._closed = False
-        try:
-            await self._open()
-        except BaseException:
-            self._control.close()
-            raise
+        await self._open()
         if self._isolation == "none":
             logger.warning(
                 "isolation is off: what runs in these sandboxes may do all that this user may"
@@ -187,8 +186,13 @@ class LocalDeployment(Deployment):
     async def _open(self) -> None:
         """Open the control directories; that may wait for what a dead owner left."""
         async with self._opening:
-            if not self._control.is_open:
+            if self._control.is_open:
+                return
+            try:
                 await _to_the_end([asyncio.create_task(asyncio.to_thread(self._control.open))])
+            except BaseException:
+                self._control.close()
+                raise
 
     async def create(self, config: SandboxConfig) -> Sandbox:
         """Make a sandbox and return once its runtime accepts calls.
@@ -253,12 +257,14 @@ class LocalDeployment(Deployment):
         """Start the runtime and return its URL; what it makes is noted in `record` at once."""
         await self._open()
         async with self._starting:
-            control = self._control.add(record.id)
-            limits = Limits.of(record.config, host_memory())
-            record.groups = make_groups(record.id, limits, control)
-            self._warn(record.groups)
+            control = self._control.add(_place(record.id))
+            host = host_memory()
+            limits = Limits.of(record.config, host)
+            lasting = lasting_memory(limits.memory or host)
             try:
-                record.process = await self._launch(record, parts, control, limits)
+                record.groups = make_groups(record.id, limits, control)
+                self._warn(record.groups)
+                record.process = await self._launch(record, parts, control, lasting)
             except OSError as error:
                 raise DeploymentError(f"a sandbox cannot be started: {error}") from error
             await self._ready(record.process, record.config.start_timeout)
@@ -271,7 +277,7 @@ class LocalDeployment(Deployment):
             logger.warning("sandboxes run without default limits: %s", "; ".join(groups.refused))
 
     async def _launch(
-        self, record: _Record, parts: _Parts, control: Path, limits: Limits
+        self, record: _Record, parts: _Parts, control: Path, lasting: int
     ) -> LaunchedProcess:
         """Start the launcher, which alone has the listening socket then.
 
@@ -293,7 +299,7 @@ class LocalDeployment(Deployment):
                 writable=self._writable_root and str(parts.image) != "/",
                 mounts=parts.mounts(),
                 host_paths=_hidden(parts.runtime.host_paths or ()),
-                lasting_memory=lasting_memory(limits.memory or host_memory()),
+                lasting_memory=lasting,
                 cgroups=[str(group) for group in record.groups.directories],
                 directory=str(places.workspace),
                 command=[str(places.mounts / "runtime/entry/bin/start")],
@@ -385,11 +391,11 @@ class LocalDeployment(Deployment):
         try:
             if record.start is not None:
                 record.start.cancel()
-                await asyncio.wait([record.start])
+                await asyncio.gather(record.start, return_exceptions=True)
             if record.process is not None:
                 await record.process.end()
             await remove_groups(record.groups)
-            await asyncio.to_thread(self._control.remove, record.id)
+            await asyncio.to_thread(self._control.remove, _place(record.id))
         finally:
             del self._records[record.id]
 
@@ -410,7 +416,12 @@ async def _answers(record: _Record) -> bool:
 
 
 def _new_id() -> str:
-    return f"agentix-{secrets.token_hex(6)}"
+    return f"{PREFIX}{secrets.token_hex(6)}"
+
+
+def _place(sandbox_id: str) -> str:
+    """Return the name of a sandbox's directory; each byte is one less for the root's path."""
+    return sandbox_id.removeprefix(PREFIX)
 
 
 def _is_cancelled() -> bool:
