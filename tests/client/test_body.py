@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentix.client.body import Pieces
+from agentix.client.bounds import cap_of
 from agentix.client.connection import Connection
 from agentix.errors import RequestError
 from tests.client.raw import answer
@@ -31,10 +32,13 @@ async def test_refusal_is_read_ahead_of_the_broken_connection(tmp_path: Path) ->
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{tmp_path}/socket")
         listener.listen()
-        connection = Connection(f"unix:{tmp_path}/socket", token=None, connect_timeout=5)
+        connection = Connection(
+            f"unix:{tmp_path}/socket", token=None, connect_timeout=5, answer_timeout=5
+        )
+        cap = cap_of("the answer", 1000, "there is none")
         await connection.open()
         try:
             with pytest.raises(RequestError, match="too large"):
-                await connection.fetch("POST", "upload", body=RefusedBody(listener))
+                await connection.fetch("POST", "upload", cap, body=RefusedBody(listener))
         finally:
             await connection.close()

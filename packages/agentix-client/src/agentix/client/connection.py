@@ -1,26 +1,28 @@
 """The connection to one runtime: where it listens, and what a failure to reach it means."""
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from aiohttp import (
-    BaseConnector,
     ClientError,
     ClientResponse,
     ClientSession,
     ClientTimeout,
+    ConnectionTimeoutError,
     DummyCookieJar,
-    TCPConnector,
-    UnixConnector,
 )
 from pydantic import ValidationError
 
 from agentix.client.body import Content, Pieces
+from agentix.client.bounds import MAX_REFUSAL, Cap, shortened
+from agentix.client.connector import connector_to
+from agentix.client.wait import BoundedWait, Progress, Wait, unmoved
 from agentix.errors import RequestError, SandboxGoneError, UsageError
 from agentix.wire import ErrorBody
 
-__all__ = ["JSON", "UNARY_READ_BUFFER", "Body", "Connection"]
+__all__ = ["GRACE", "JSON", "UNARY_READ_BUFFER", "Body", "Connection", "reason"]
 
 Body: TypeAlias = bytes | Pieces
 """The body of a request, whole or in pieces."""
@@ -31,9 +33,9 @@ JSON = {"Content-Type": "application/json"}
 UNARY_READ_BUFFER = 64 * 1024
 """Bytes that may wait unread of an answer: twice as many stop the reading from the socket."""
 
-KEEP_ALIVE = 20.0
-"""Seconds that an idle connection is kept, well below the runtime's 75: a connection that the
-runtime closes while the next call is on its way fails that call, which may have run."""
+GRACE = 1.0
+"""Seconds that an answer which has said what counts may take for the rest before its connection is
+closed."""
 
 LARGE_BODY = 64 * 1024
 """Bytes from which a body is sent in pieces, for which the event loop turns in between."""
@@ -49,20 +51,32 @@ class Connection:
         url: `http://host:port`, `https://host:port` or `unix:/path/of/the/socket`.
         token: The bearer token of the sandbox, sent with every request.
         connect_timeout: Seconds for opening one connection.
+        answer_timeout: Seconds without a byte after which a runtime that is not running a call
+            counts as gone.
 
     Raises:
-        UsageError: The URL or the token can not be used.
+        UsageError: The URL or the token cannot be used, or a time is not positive.
     """
 
-    def __init__(self, url: str, *, token: str | None, connect_timeout: float) -> None:
+    def __init__(
+        self, url: str, *, token: str | None, connect_timeout: float, answer_timeout: float
+    ) -> None:
+        if not (connect_timeout > 0 and answer_timeout > 0):
+            raise UsageError(
+                f"connect_timeout {connect_timeout} and answer_timeout {answer_timeout} are "
+                "seconds: both must be more than 0"
+            )
         self.url = url
         self._socket, self._base = _split(url)
         self._headers = _headers(token)
-        self._timeout = ClientTimeout(total=None, sock_connect=connect_timeout)
+        self._connect_timeout = connect_timeout
+        self.answer_timeout = answer_timeout
         self._session: ClientSession | None = None
+        self._was_closed = False
+        self._waits: set[Wait] = set()
 
     async def open(self) -> None:
-        """Makes the connection usable; nothing is sent yet.
+        """Make the connection usable; nothing is sent yet.
 
         Raises:
             UsageError: It is open already.
@@ -70,33 +84,51 @@ class Connection:
         if self._session is not None:
             raise UsageError(f"the client of {self.url} is entered already")
         self._session = ClientSession(
-            connector=self._connector(),
-            timeout=self._timeout,
+            connector=connector_to(self._socket),
+            timeout=ClientTimeout(
+                total=None, connect=self._connect_timeout, sock_connect=self._connect_timeout
+            ),
             headers=self._headers,
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
         )
 
-    def _connector(self) -> BaseConnector:
-        if self._socket is None:
-            return TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
-        return UnixConnector(self._socket, limit=0, keepalive_timeout=KEEP_ALIVE)
-
     async def close(self) -> None:
-        """Closes every connection; calls in flight fail with `SandboxGoneError`."""
+        """Close every connection; what waits for the runtime ends with `SandboxGoneError`."""
         session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        if session is None:
+            return
+        self._was_closed = True
+        for wait in tuple(self._waits):
+            wait.end(self._closed())
+        await session.close()
 
     def session(self) -> ClientSession:
-        """Gives the open session.
+        """Return the open session.
 
         Raises:
-            UsageError: The connection is not open.
+            UsageError: The connection was never open.
+            SandboxGoneError: It was closed.
         """
-        if self._session is None:
-            raise UsageError(f"use the client in a block: `async with RuntimeClient({self.url!r})`")
-        return self._session
+        if self._session is not None:
+            return self._session
+        if self._was_closed:
+            raise self._closed()
+        raise UsageError(f"use the client in a block: `async with RuntimeClient({self.url!r})`")
+
+    def within(self, seconds: float | None, progress: Progress = unmoved) -> Wait:
+        """Return a wait for the runtime, as a block, that the closing of the connection ends.
+
+        Args:
+            seconds: The time in which something must move; `None` for no limit.
+            progress: How far things have come.
+
+        Returns:
+            An asynchronous context manager; it raises `SandboxGoneError` where it ends the block.
+        """
+        if seconds is None:
+            return Wait(self._waits)
+        return BoundedWait(self._waits, seconds, self._silent, progress)
 
     async def request(
         self,
@@ -107,78 +139,168 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
         read_buffer: int = UNARY_READ_BUFFER,
+        runs_a_call: bool = False,
     ) -> ClientResponse:
-        """Sends a request and gives the answer, whatever its status, once its headers are there.
+        """Send a request and return the answer, whatever its status, once its headers are there.
 
         A POST is never sent twice: where a connection breaks before the answer, nobody can tell
         whether the call has run. Redirects are not followed, which would carry the token away.
 
+        Args:
+            method: The method of HTTP.
+            path: The path below the runtime's URL.
+            body: What is sent.
+            headers: Header fields on top of those of every request.
+            query: The query of the URL.
+            read_buffer: Bytes that may wait unread of the answer.
+            runs_a_call: Whether the answer takes as long as a call runs; any other must come, and
+                its body be taken, without a pause of `answer_timeout`.
+
         Raises:
-            SandboxGoneError: The runtime can not be reached, or went away.
+            SandboxGoneError: The runtime cannot be reached, does not answer, or went away.
             UsageError: The connection is not open.
         """
         session = self.session()
+        progress = body.progress if isinstance(body, Pieces) else unmoved
         try:
-            return await session.request(
-                method,
-                f"{self._base}/{path}",
-                params=query,
-                data=_in_pieces(body),
-                headers=headers,
-                allow_redirects=False,
-                read_bufsize=read_buffer,
-            )
+            async with self.within(None if runs_a_call else self.answer_timeout, progress):
+                return await session.request(
+                    method,
+                    f"{self._base}/{path}",
+                    params=query,
+                    data=_in_pieces(body),
+                    headers=headers,
+                    allow_redirects=False,
+                    read_bufsize=read_buffer,
+                )
+        except ConnectionTimeoutError as error:
+            raise self._unreachable() from error
         except (ClientError, OSError) as error:
             raise self.gone(error) from error
 
-    async def read(self, response: ClientResponse) -> bytes:
-        """Reads an answer to its end and frees the connection.
+    async def read(self, response: ClientResponse, cap: Cap) -> bytes:
+        """Read an answer to its end and free the connection; on an error it is closed.
 
         Raises:
-            SandboxGoneError: The answer broke off.
+            AnswerTooLargeError: The answer is beyond its cap.
+            SandboxGoneError: The answer broke off, or stopped for `answer_timeout`.
         """
         try:
-            return await response.read()
-        except (ClientError, OSError) as error:
-            raise self.gone(error) from error
+            cap.check_announced(response.content_length)
+            if response.content.is_eof():
+                content = response.content.read_nowait()
+                cap.check_read(len(content))
+                return content
+            # A BytesIO gives away its content without a copy, and many small pieces cost nothing.
+            buffer = BytesIO()
+            while piece := await self.read_some(response, self.answer_timeout):
+                buffer.write(piece)
+                cap.check_read(buffer.tell())
+            return buffer.getvalue()
+        except BaseException:
+            response.close()
+            raise
         finally:
             response.release()
 
-    async def read_some(self, response: ClientResponse) -> bytes:
-        """Reads what has come of an answer, waiting for something to come; empty at its end.
+    async def read_some(self, response: ClientResponse, seconds: float | None = None) -> bytes:
+        """Read what has come of an answer, waiting for something to come; empty at its end.
+
+        Args:
+            response: The answer.
+            seconds: The time in which something must come; `None` for no limit.
 
         Raises:
-            SandboxGoneError: The answer broke off; all that came before has been read.
+            SandboxGoneError: The answer broke off, and all that came before has been read; or
+                nothing came in time.
         """
+        self.session()
         try:
-            return await response.content.readany()
+            if piece := response.content.read_nowait():
+                return piece
+            async with self.within(seconds):
+                return await response.content.readany()
         except (ClientError, OSError) as error:
             # aiohttp raises before it hands out what came ahead of the break.
             if left := response.content._read_nowait(-1):
                 return left
             raise self.gone(error) from error
 
+    async def read_start(
+        self,
+        response: ClientResponse,
+        limit: int = MAX_REFUSAL,
+        *,
+        prefix: bytes = b"",
+        seconds: float | None = None,
+    ) -> bytes:
+        """Read the beginning of an answer, or all of it where it is short.
+
+        The connection is closed unless that was all. An answer that breaks off or stops is no
+        error here: what has come of it counts.
+
+        Args:
+            response: The answer.
+            limit: Bytes that are read at most.
+            prefix: What the answer must begin with to be read on.
+            seconds: The time for all of it; `answer_timeout` where it is `None`.
+
+        Raises:
+            SandboxGoneError: The client was closed.
+        """
+        start = bytearray()
+        try:
+            async with self.within(self.answer_timeout if seconds is None else seconds):
+                while len(start) < limit and prefix.startswith(start[: len(prefix)]):
+                    if not (piece := await self.read_some(response)):
+                        break
+                    start += piece
+        except SandboxGoneError:
+            self.session()
+        finally:
+            if not response.content.is_eof():
+                response.close()
+            response.release()
+        return bytes(start[:limit])
+
+    async def finish(self, response: ClientResponse) -> None:
+        """Free the connection of an answer that has said its end, once its framing is complete."""
+        if response.closed:
+            return
+        try:
+            async with self.within(GRACE):
+                await response.content.readany()
+        except Exception:
+            response.close()
+        finally:
+            response.release()
+
     async def fetch(
         self,
         method: str,
         path: str,
+        cap: Cap,
         *,
         query: Mapping[str, str] | None = None,
         body: Body | None = None,
         headers: Mapping[str, str] | None = None,
+        runs_a_call: bool = False,
     ) -> bytes:
-        """Sends a request and reads the body of the answer, which must have status 200.
+        """Send a request and read the body of the answer, which must have status 200.
 
         Raises:
+            AnswerTooLargeError: The answer is beyond its cap.
             RequestError: The runtime refused the request.
-            SandboxGoneError: The runtime can not be reached, or its answer is broken.
+            SandboxGoneError: The runtime cannot be reached, or its answer is broken.
         """
-        response = await self.request(method, path, query=query, body=body, headers=headers)
+        response = await self.request(
+            method, path, query=query, body=body, headers=headers, runs_a_call=runs_a_call
+        )
         await self.expect(response, 200)
-        return await self.read(response)
+        return await self.read(response, cap)
 
     async def expect(self, response: ClientResponse, status: int) -> None:
-        """Checks the status of an answer; the body of a refusal is read for its reason.
+        """Check the status of an answer; the body of a refusal is read for its reason.
 
         Raises:
             RequestError: The runtime refused the request.
@@ -192,35 +314,45 @@ class Connection:
         raise self.refusal(response.status, await self.read_refusal(response))
 
     async def read_refusal(self, response: ClientResponse) -> bytes:
-        """Reads the body of a refusal, which may break off: the status has said what counts.
+        """Read the body of a refusal, which may break off: the status has said what counts.
 
         A runtime that refuses a large body hangs up while that is still on its way.
         """
-        pieces: list[bytes] = []
-        try:
-            while piece := await self.read_some(response):
-                pieces.append(piece)
-        except SandboxGoneError:
-            response.close()
-        finally:
-            response.release()
-        return b"".join(pieces) or (response.reason or "no reason came").encode()
+        body = await self.read_start(response)
+        return body or (response.reason or "no reason came").encode()
 
     def refusal(self, status: int, body: bytes) -> RequestError | SandboxGoneError:
-        """Makes the error that stands for an answer with an unexpected status."""
+        """Make the error that stands for an answer with an unexpected status."""
         if 400 <= status < 500:
             return RequestError(status, reason(body) or _shortened(body))
         return self.gone(f"it answered with status {status}: {reason(body) or _shortened(body)}")
 
     def gone(self, what: BaseException | str) -> SandboxGoneError:
-        """Makes the error that says that this runtime is gone, and what happened."""
+        """Make the error that says that this runtime is gone, and what happened."""
         if isinstance(what, BaseException):
-            what = f"{type(what).__name__}: {what}" if str(what) else type(what).__name__
+            text = shortened(str(what), REASON_LIMIT)
+            what = f"{type(what).__name__}: {text}" if text else type(what).__name__
         return SandboxGoneError(f"the runtime at {self.url} is gone or broke off: {what}")
 
-    def nonsense(self, body: bytes) -> SandboxGoneError:
-        """Makes the error for an answer that is not what the protocol says."""
-        return self.gone(f"its answer is not of the protocol: {_shortened(body)}")
+    def nonsense(self, body: bytes | bytearray, why: object = "") -> SandboxGoneError:
+        """Make the error for an answer that is not what the protocol says."""
+        because = f" ({why})" if why else ""
+        return self.gone(f"its answer is not of the protocol{because}: {_shortened(body)}")
+
+    def _silent(self, seconds: float) -> SandboxGoneError:
+        return SandboxGoneError(
+            f"the runtime at {self.url} does not answer: nothing came for {seconds:g} s; it may be "
+            "stopped or busy"
+        )
+
+    def _unreachable(self) -> SandboxGoneError:
+        return SandboxGoneError(
+            f"the runtime at {self.url} took no connection within {self._connect_timeout:g} s; it "
+            "may be stopped or busy"
+        )
+
+    def _closed(self) -> SandboxGoneError:
+        return SandboxGoneError(f"the client of the runtime at {self.url} was closed")
 
 
 def _in_pieces(body: Body | None) -> Body | None:
@@ -228,20 +360,20 @@ def _in_pieces(body: Body | None) -> Body | None:
 
 
 def reason(body: bytes) -> str | None:
-    """Gives the reason in the body of a refusal, or `None` where the body has another form."""
+    """Return the reason in the body of a refusal, or `None` where the body has another form."""
     try:
         return ErrorBody.model_validate_json(body).error
     except ValidationError:
         return None
 
 
-def _shortened(body: bytes) -> str:
+def _shortened(body: bytes | bytearray) -> str:
     text = body[: 4 * REASON_LIMIT].decode(errors="replace")
     return text if len(text) <= REASON_LIMIT else f"{text[:REASON_LIMIT]}..."
 
 
 def _split(url: str) -> tuple[str | None, str]:
-    """Splits a runtime's URL into the path of its socket, if any, and the base of all requests."""
+    """Split a runtime's URL into the path of its socket, if any, and the base of all requests."""
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return url.removeprefix("unix:").removeprefix("//"), "http://localhost"
@@ -257,7 +389,7 @@ def _split(url: str) -> tuple[str | None, str]:
 
 
 def _headers(token: str | None) -> dict[str, str]:
-    """Gives the header fields of every request."""
+    """Return the header fields of every request."""
     headers = {"Accept-Encoding": "identity"}
     if token is None:
         return headers

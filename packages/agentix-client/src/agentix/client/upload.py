@@ -44,6 +44,7 @@ class Upload(Pieces):
         """Why the source could not be read, where it could not."""
         self._source = source
         self._left = size
+        self._is_reading = False
         fields = {"path": path} if mode is None else {"path": path, "mode": f"{mode:o}"}
         self._head = _head(boundary, fields)
         self._tail = f"\r\n--{boundary}--\r\n".encode()
@@ -51,7 +52,7 @@ class Upload(Pieces):
             self._size = len(self._head) + size + len(self._tail)
 
     async def pieces(self) -> AsyncIterator[bytes | memoryview]:
-        """Gives the form; of a file no more than the size that was announced."""
+        """Iterate over the form; of a file no more than the size that was announced."""
         yield self._head
         if isinstance(self._source, bytes):
             for view in slices(self._source):
@@ -61,9 +62,14 @@ class Upload(Pieces):
                 yield piece
         yield self._tail
 
+    def progress(self) -> object:
+        """Return how much of the form was taken; `None` while the source is to give more."""
+        return None if self._is_reading else super().progress()
+
     async def _read(self, source: BinaryIO) -> bytes:
-        """Reads the next piece in a thread."""
+        """Read the next piece in a thread."""
         left = READ_SIZE if self._left is None else min(READ_SIZE, self._left)
+        self._is_reading = True
         try:
             piece = await asyncio.to_thread(source.read, left) if left else b""
             if not piece and self._left:
@@ -71,13 +77,15 @@ class Upload(Pieces):
         except Exception as error:
             self.failure = error
             raise
+        finally:
+            self._is_reading = False
         if self._left is not None:
             self._left -= len(piece)
         return piece
 
 
 def _head(boundary: str, fields: dict[str, str]) -> bytes:
-    """Writes the fields, and the header of the part that the file is."""
+    """Write the fields, and the header of the part that the file is."""
     parts = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in fields.items()
@@ -93,7 +101,7 @@ def _head(boundary: str, fields: dict[str, str]) -> bytes:
 
 
 def size_of(source: bytes | BinaryIO) -> int | None:
-    """Tells how many bytes are left to read, or `None` where only reading tells.
+    """Return how many bytes are left to read, or `None` where only reading tells.
 
     Files under `/proc` and `/sys` say that they are empty, so an empty file is read to be sure.
     """
