@@ -10,6 +10,7 @@ from agentix.linux.front_door import DoorLimits, FrontDoor, Visitor
 from agentix.runtime.deferred_import import load_later
 
 # hypercorn imports what speaks other protocols, which takes a tenth of the start.
+load_later("h2.events")
 load_later("hypercorn.protocol.h2", "H2Protocol")
 load_later("hypercorn.protocol.ws_stream", "WSStream")
 
