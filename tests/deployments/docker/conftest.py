@@ -16,7 +16,10 @@ from agentix.docker.labels import OWNER, ROLE
 from agentix.docker.owner import Owner
 from agentix.version import VERSION
 from tests.deployments.docker.closure_images import docker
+from tests.deployments.local.conftest import ordinary_python
 from tests.task_images import TASK_IMAGES
+
+__all__ = ["ordinary_python"]
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,7 @@ from agentix.errors import (
     SandboxStartError,
     UsageError,
 )
+from agentix.linux.control import ControlDirectories
 from tests.deployments.docker.closure_images import docker, image_of, runtime_files
 
 DEADLINE = 60.0
@@ -304,6 +306,28 @@ def created_for(owner: Owner, image: str) -> str:
     labels = sandbox_labels("0000000000000000", owner)
     options = [option for name in labels for option in ("--label", f"{name}={labels[name]}")]
     return docker("create", *options, image, "true")
+
+
+async def test_entering_that_is_cancelled_leaves_nothing(
+    docker_engine: str, control_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    original = ControlDirectories.open
+
+    def open_late(directories: ControlDirectories) -> None:
+        begun.set()
+        go_on.wait(DEADLINE)
+        original(directories)
+
+    monkeypatch.setattr(ControlDirectories, "open", open_late)
+    entering = asyncio.create_task(DockerDeployment(control_root=control_root).__aenter__())
+    await asyncio.to_thread(begun.wait, DEADLINE)
+    entering.cancel()
+    await asyncio.wait([entering], timeout=0.5)  # it may end early, and must not
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    assert os.listdir(control_root) == []
 
 
 async def test_two_deployments_see_their_own_sandboxes_only(

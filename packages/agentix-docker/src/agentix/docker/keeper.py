@@ -11,8 +11,8 @@ which pid namespace or on which host the owner lived. The guard ends with its in
 after a guard is gone, however it ended, the keeper kills the first process of each of its
 sandboxes, and the kernel all the others of it.
 
-An owner whose guard is gone though it lives, as when the engine is restarted with `live-restore`,
-has those seconds to hold its sandboxes by another.
+An owner whose guard is gone though it lives, as when the keeper is removed by hand, has those
+seconds to hold its sandboxes by another.
 """
 
 import asyncio

@@ -50,14 +50,28 @@ class Owner:
 
         Returns:
             `None` where it cannot be looked up from here: on another host, of another boot (which
-            another host may have), or in another pid namespace.
+            another host may have), in another pid namespace, or hidden (proc(5), hidepid).
         """
         here = Owner.current()
         if UNKNOWN in (here.boot, self.boot):
             return None
         if (self.boot, self.pid_namespace) != (here.boot, here.pid_namespace):
             return None
-        return _start_time(self.pid) == self.started
+        started = _start_time(self.pid)
+        if started is None and _is_hidden(self.pid):
+            return None
+        return started == self.started
+
+
+def _is_hidden(pid: int) -> bool:
+    """Return whether there is a process of another user by this number."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        pass
+    return False
 
 
 def _start_time(pid: int) -> str | None:
