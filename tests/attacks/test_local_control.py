@@ -288,6 +288,16 @@ async def test_no_device_can_be_made(host_bundles: Path, control: Path) -> None:
         assert "nodev" in await output(client, "grep ' /workspace ' /proc/mounts")
 
 
+async def test_crash_leaves_no_core(host_bundles: Path, control: Path) -> None:
+    """A program of the host may take core dumps, and put them on the host's disk."""
+    async with attacked(host_bundles, control) as (_, client):
+        limits = await output(client, "grep core /proc/self/limits")
+        assert limits.split()[4:6] == ["1", "1"]
+        crashed = await client.run("ulimit -c unlimited; kill -SEGV $$", cwd="/workspace")
+        assert crashed.exit_code == -signal.SIGSEGV
+        assert await output(client, "ls -A /workspace") == ""
+
+
 SYS_ADD_KEY, SYS_KEYCTL = {"x86_64": (248, 250), "aarch64": (217, 219)}.get(
     os.uname().machine, (0, 0)
 )

@@ -160,6 +160,21 @@ async def test_writable_root_is_private(
     assert not (busybox_root / "etc/new").exists()
 
 
+async def test_changes_of_a_writable_root_are_bounded_with_all_other_files(
+    nix_bundles: Path, busybox_root: Path, control: Path
+) -> None:
+    config = SandboxConfig(image=str(busybox_root), memory=128 * 1024 * 1024)
+    deployment = LocalDeployment(bundles=nix_bundles, directory=control, writable_root=True)
+    fill = "cat /dev/zero > {0}/x; echo; ls -l {0}/x"
+    async with deployment:
+        answers = await outputs(deployment, config, fill.format("/etc"), fill.format("/workspace"))
+    assert [answer.count("No space left on device") for answer in answers] == [1, 1]
+    sizes = [int(answer.split()[-5]) for answer in answers]
+    assert 48 * 1024 * 1024 < sizes[0] <= 56 * 1024 * 1024
+    assert sizes[1] == 0
+    assert not (busybox_root / "etc/x").exists()
+
+
 async def test_host_interpreter_needs_the_host_root(
     deployment: LocalDeployment, busybox_root: Path
 ) -> None:

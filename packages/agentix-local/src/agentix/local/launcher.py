@@ -95,6 +95,8 @@ KEYCTL = {"aarch64": 219, "riscv64": 219, "x86_64": 250}
 
 KEYCTL_JOIN_SESSION_KEYRING = 1
 
+RLIMIT_CORE = 4
+
 CAPABILITY_VERSION_3 = 0x20080522
 KEPT_CAPABILITIES = {
     0,  # CHOWN
@@ -455,6 +457,7 @@ def _isolate(plan: Plan) -> None:
     call("unshare", flags, about="CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS")
     call("sethostname", plan["hostname"], len(plan["hostname"]), about=plan["hostname"])
     _leave_keyring()
+    _forbid_core_dumps()
     if plan["private_network"]:
         call("unshare", CLONE_NEWNET, about="CLONE_NEWNET")
         _raise_loopback()
@@ -472,6 +475,16 @@ def _leave_keyring() -> None:
     if joined < 0 and ctypes.get_errno() == errno.EDQUOT:
         about = "KEYCTL_JOIN_SESSION_KEYRING"
         raise RefusedError(f"keyctl({about}): EDQUOT (see maxkeys in /proc/sys/kernel/keys)")
+
+
+def _forbid_core_dumps() -> None:
+    """Keep crashes from the host's disk, on which a program that takes core dumps puts them.
+
+    Such a program is started outside of the sandbox whatever the limit, but for the limit of 1
+    (`do_coredump` of the kernel; core(5)).
+    """
+    limit = (ctypes.c_ulong * 2)(1, 1)
+    call("setrlimit", RLIMIT_CORE, ctypes.byref(limit), about="RLIMIT_CORE")
 
 
 def _raise_loopback() -> None:
