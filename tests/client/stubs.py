@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 
 @dataclass
@@ -22,11 +23,19 @@ def price(cents: int) -> Decimal:
     raise NotImplementedError
 
 
+def numbers() -> list[int]:
+    raise NotImplementedError
+
+
 def nothing() -> None:
     raise NotImplementedError
 
 
 def count(limit: int) -> AsyncIterator[int]:
+    raise NotImplementedError
+
+
+def anything() -> AsyncIterator[Any]:
     raise NotImplementedError
 
 

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import pickle
+from collections.abc import Awaitable, Callable
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
 from agentix.client import RuntimeClient
 from agentix.errors import (
+    AnswerTooLargeError,
     ArgumentsError,
     NamespaceNotFoundError,
     RemoteCallError,
@@ -21,6 +24,8 @@ from agentix.errors import (
 from agentix.trace import TraceContext, current_trace
 from tests.client import stubs
 from tests.client.raw import Exchange, Place, answer, chunked, head
+
+JSON = "application/json"
 
 FAILURE = {"ok": False, "error": {"type": "ValueError", "message": "no", "traceback": "Trace"}}
 
@@ -161,6 +166,111 @@ async def test_answer_that_breaks_off_means_gone(place: Place, content: bytes) -
         with pytest.raises(SandboxGoneError) as caught:
             await client.remote(stubs.add, 1)
         assert server.url in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "broken", ["ZZZ\r\n", "5\r\nhelloX\r\n", "0\r\nno field\r\n\r\n", "-1\r\n\r\n"]
+)
+async def test_framing_that_breaks_in_a_body_means_gone(place: Place, broken: str) -> None:
+    begun = asyncio.Event()
+
+    async def handle(exchange: Exchange) -> None:
+        await exchange.request()
+        await exchange.send(chunked("{", media_type="application/json", end=False))
+        await begun.wait()
+        await exchange.send(broken.encode())
+        await exchange.left()
+
+    async with place.serve(handle) as server, RuntimeClient(server.url) as client:
+        task = asyncio.ensure_future(client.remote(stubs.add, 1))
+        done, _ = await asyncio.wait([task], timeout=0.05)
+        assert not done
+        begun.set()
+        with pytest.raises(SandboxGoneError, match="the framing of the answer is broken"):
+            await asyncio.wait_for(task, 5)
+
+
+async def test_several_values_of_another_type_are_told_or_counted(place: Place) -> None:
+    few, many = ([""] * count for count in (2, 101))
+    async with (
+        place.answering(
+            *(answer(json.dumps({"ok": True, "value": it})) for it in (few, many))
+        ) as s,
+        RuntimeClient(s.url) as client,
+    ):
+        with pytest.raises(SerializationError, match=r"0: Input should be .*; 1: Input should be"):
+            await client.remote(stubs.numbers)
+        with pytest.raises(SerializationError, match=r"type: 101 parts of it are not$"):
+            await client.remote(stubs.numbers)
+
+
+async def test_long_error_is_cut_in_its_middle(place: Place) -> None:
+    error = {"type": "E" * 2000, "message": "m" * 70_000, "traceback": "t" * 300_000}
+    async with (
+        place.answering(answer(json.dumps({"ok": False, "error": error}))) as server,
+        RuntimeClient(server.url) as client,
+    ):
+        with pytest.raises(RemoteCallError) as caught:
+            await client.remote(stubs.add, 1)
+        assert server.connections == 1
+    half = 32 * 1024
+    assert caught.value.message == f"{'m' * half}\n[... 4,464 characters cut ...]\n{'m' * half}"
+    assert caught.value.type == f"{'E' * 512}\n[... 976 characters cut ...]\n{'E' * 512}"
+    assert "[... 37,856 characters cut ...]" in caught.value.traceback
+    assert len(caught.value.traceback) < 263_000
+
+
+LIMITED = '{"ok":true,"value":{"text":"%s"}}'
+"""A result; without the text it has 31 bytes."""
+
+
+@pytest.mark.parametrize("framing", [answer, lambda body: chunked(body, media_type=JSON)])
+async def test_result_is_taken_up_to_max_result(
+    place: Place, framing: Callable[[str], bytes]
+) -> None:
+    fits, exceeds = (framing(LIMITED % ("x" * length)) for length in (69, 70))
+    async with (
+        place.answering(fits, exceeds, fits) as server,
+        RuntimeClient(server.url, max_result=100) as client,
+    ):
+        assert await client.remote(stubs.greet, "x") == stubs.Token("x" * 69)
+        with pytest.raises(
+            AnswerTooLargeError, match="raise max_result of RuntimeClient"
+        ) as caught:
+            await client.remote(stubs.greet, "x")
+        assert caught.value.limit == 100
+        assert caught.value.size == (101 if framing is answer else None)
+        assert await client.remote(stubs.greet, "x") == stubs.Token("x" * 69)
+
+
+@pytest.mark.parametrize("name", ["result", "file"])
+async def test_answer_that_is_too_large_closes_the_connection(
+    place: Place, tmp_path: Path, name: str
+) -> None:
+    left = asyncio.Event()
+
+    async def handle(exchange: Exchange) -> None:
+        await exchange.request()
+        await exchange.send(head(200, JSON, "Content-Length: 1000000000000") + b"{")
+        await exchange.left()
+        left.set()
+
+    async with place.serve(handle) as server, RuntimeClient(server.url) as client:
+        call: Awaitable[object] = (
+            client.remote(stubs.add, 1)
+            if name == "result"
+            else client.download("x", tmp_path / "x", max_bytes=100)
+        )
+        with pytest.raises(AnswerTooLargeError) as caught:
+            await call
+        await asyncio.wait_for(left.wait(), 5)
+    assert caught.value.size == 1_000_000_000_000
+
+
+@pytest.mark.parametrize("limits", [{"max_result": 0}, {"max_item": 0}, {"max_item": -1}])
+def test_limit_that_is_none_is_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="must be more than 0"):
+        RuntimeClient("http://localhost", **limits)  # type: ignore[arg-type]
 
 
 async def test_value_of_another_type_is_a_serialization_error(place: Place) -> None:

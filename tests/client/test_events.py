@@ -7,7 +7,13 @@ from contextlib import aclosing
 import pytest
 
 from agentix.client import RuntimeClient
-from agentix.errors import ArgumentsError, RemoteCallError, RequestError, SandboxGoneError
+from agentix.errors import (
+    AnswerTooLargeError,
+    ArgumentsError,
+    RemoteCallError,
+    RequestError,
+    SandboxGoneError,
+)
 from agentix.wire import ExecExit, ExecOutput, ExecResult
 from tests.client.raw import SSE, Exchange, Place, answer, chunk, chunked, head
 
@@ -113,6 +119,41 @@ async def test_events_without_an_exit_mean_gone(place: Place, last: str, end: bo
         assert await anext(events) == ExecOutput(stream="stdout", text="a")
         with pytest.raises(SandboxGoneError):
             await anext(events)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        output("stdout", "x" * 100),
+        "event: stdout\ndata: {\n" + "data:\n" * 100,
+        "event: " + "x" * 100,
+        ": " + "x" * 100,
+    ],
+)
+async def test_event_is_taken_up_to_max_item(place: Place, event: str) -> None:
+    content = chunked(output("stdout", "a"), event, media_type=SSE, end=False)
+    async with (
+        place.answering(content) as server,
+        RuntimeClient(server.url, max_item=50) as client,
+    ):
+        events = client.run_stream("x")
+        assert await anext(events) == ExecOutput(stream="stdout", text="a")
+        with pytest.raises(AnswerTooLargeError, match="raise max_item of RuntimeClient") as caught:
+            await anext(events)
+    assert caught.value.limit == 50
+
+
+async def test_output_is_taken_up_to_what_max_output_can_become(place: Place) -> None:
+    fits, exceeds = (12 * 1000 + 64 * 1024 + more for more in (0, 1))
+    body = '{"exit_code":0}'
+    async with (
+        place.answering(answer(body.ljust(fits)), answer(body.ljust(exceeds))) as server,
+        RuntimeClient(server.url) as client,
+    ):
+        assert (await client.run("x", max_output=1000)).exit_code == 0
+        with pytest.raises(AnswerTooLargeError, match="pass run a max_output") as caught:
+            await client.run("x", max_output=1000)
+    assert (caught.value.limit, caught.value.size) == (fits, exceeds)
 
 
 async def test_error_event_is_a_failed_call(place: Place) -> None:

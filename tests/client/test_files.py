@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentix.client import RuntimeClient
-from agentix.errors import ArgumentsError, RequestError, SandboxGoneError
+from agentix.errors import AnswerTooLargeError, ArgumentsError, RequestError, SandboxGoneError
 from tests.client.raw import Exchange, Place, answer, head
 
 OCTETS = "application/octet-stream"
@@ -141,6 +141,70 @@ async def test_unwritable_target_is_the_error(place: Place, tmp_path: Path) -> N
     async with place.answering(content) as server, RuntimeClient(server.url) as client:
         with pytest.raises(FileNotFoundError):
             await client.download("x", tmp_path / "missing" / "target")
+
+
+async def test_file_is_taken_up_to_max_bytes(place: Place, tmp_path: Path) -> None:
+    content = answer(b"12345", media_type=OCTETS)
+    target = tmp_path / "target"
+    target.write_text("old")
+    async with place.answering(content) as server, RuntimeClient(server.url) as client:
+        for call in (
+            client.read_file("x", max_bytes=4),
+            client.download("x", target, max_bytes=4),
+        ):
+            with pytest.raises(AnswerTooLargeError, match="the file 'x' has 5 bytes") as caught:
+                await call
+            assert (caught.value.limit, caught.value.size) == (4, 5)
+        assert target.read_text() == "old"
+        assert await client.read_file("x", max_bytes=5) == b"12345"
+        assert await client.download("x", target, max_bytes=5) == 5
+    assert target.read_bytes() == b"12345"
+
+
+@pytest.mark.parametrize("name", ["read_file", "download"])
+async def test_more_of_a_file_than_was_asked_for_means_gone(
+    place: Place, tmp_path: Path, name: str
+) -> None:
+    content = answer(b"12345", 206, media_type=OCTETS)
+    async with place.answering(content) as server, RuntimeClient(server.url) as client:
+        call = (
+            client.read_file("x", start=1, length=4)
+            if name == "read_file"
+            else client.download("x", tmp_path / "target", start=1, length=4)
+        )
+        with pytest.raises(SandboxGoneError, match="5 bytes of a file where 4 were asked for"):
+            await call
+
+
+BLOCK = 4096
+
+SPARSE = {
+    "empty": b"",
+    "zeros": bytes(3_000_000),
+    "zeros at the end": b"x" + bytes(3_000_000),
+    "zeros at the start": bytes(3_000_000) + b"x",
+    "zeros in the middle": b"x" * 100_000 + bytes(3_000_000) + b"y" * 100_000,
+    "a block": bytes(BLOCK),
+    "less than a block": bytes(BLOCK - 1),
+    "zeros off the blocks": b"x" + bytes(BLOCK + 10) + b"x" + bytes(2 * BLOCK) + b"x",
+    "blocks by turns": (bytes(BLOCK) + b"x" * BLOCK) * 500,
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+async def test_zeros_of_a_file_take_no_room(place: Place, tmp_path: Path, name: str) -> None:
+    content = SPARSE[name]
+    target = tmp_path / "target"
+    async with (
+        place.answering(answer(content, media_type=OCTETS)) as server,
+        RuntimeClient(server.url) as client,
+    ):
+        assert await client.download("x", target) == len(content)
+    assert target.read_bytes() == content
+    blocks = [content[start : start + BLOCK] for start in range(0, len(content), BLOCK)]
+    needed = sum(BLOCK for block in blocks if any(block))
+    # Of a block of zeros that comes in two pieces, and of what is around it, some is written.
+    assert target.stat().st_blocks * 512 <= 2 * needed + BLOCK
 
 
 async def test_ignored_range_means_gone(place: Place) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from agentix.client import RuntimeClient, Stream
 from agentix.errors import (
+    AnswerTooLargeError,
     NamespaceNotFoundError,
     RemoteCallError,
     RequestError,
@@ -171,6 +172,52 @@ async def test_characters_split_over_chunks_survive(place: Place) -> None:
     async with place.answering(chunked(*pieces)) as server, RuntimeClient(server.url) as client:
         found = [token async for token in client.remote(stubs.chat, "x")]
     assert found == [stubs.Token("é漢😀")]
+
+
+SMALL_ITEMS = items(*range(10)) * 20
+"""Lines of eleven bytes each."""
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1000])
+async def test_line_is_taken_up_to_max_item(place: Place, cut: int) -> None:
+    fits, exceeds = (items("x" * length) for length in (38, 39))
+    content = SMALL_ITEMS + fits + SMALL_ITEMS + exceeds + END
+    pieces = [content[start : start + cut] for start in range(0, len(content), cut)]
+    async with (
+        place.answering(chunked(*pieces)) as server,
+        RuntimeClient(server.url, max_item=50) as client,
+    ):
+        stream = client.remote(stubs.anything)
+        seen = [await anext(stream) for _ in range(401)]
+        with pytest.raises(AnswerTooLargeError, match="raise max_item of RuntimeClient") as caught:
+            await anext(stream)
+    assert seen == [*range(10)] * 20 + ["x" * 38] + [*range(10)] * 20
+    assert (caught.value.limit, caught.value.size) == (50, None)
+
+
+async def test_item_that_is_too_large_closes_the_connection(place: Place) -> None:
+    endless = Endless(items("x" * 100))
+    async with (
+        place.serve(endless) as server,
+        RuntimeClient(server.url, max_item=50) as client,
+    ):
+        with pytest.raises(AnswerTooLargeError):
+            await anext(client.remote(stubs.anything))
+        await asyncio.wait_for(endless.left.wait(), 5)
+
+
+async def test_error_of_a_stream_beyond_max_item_is_still_the_error(place: Place) -> None:
+    error = ERROR.replace('"no"', f'"{"x" * 200}"')
+    async with (
+        place.answering(chunked(items(1) + error)) as server,
+        RuntimeClient(server.url, max_item=100) as client,
+    ):
+        found, error_ = await collect(client.remote(stubs.count, 1))
+    assert found == [1]
+    assert isinstance(error_, RemoteCallError)
+    assert error_.type == "ValueError"
+    assert error_.message.startswith("xxx")
+    assert error_.message.endswith("x\n[... the rest of a very long error was cut]")
 
 
 class Endless:
