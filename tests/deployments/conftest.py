@@ -81,7 +81,7 @@ def host_bundles() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def local_target(host_bundles: Path) -> Iterator[Target]:
-    """Gives the embedded deployment on the host's own root."""
+    """Return the local deployment on the host's own root."""
     with tempfile.TemporaryDirectory(prefix="agentix-control-") as directory:
         control = Path(directory)
         yield Target(

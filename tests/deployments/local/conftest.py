@@ -29,16 +29,16 @@ echo "agentix-server ready fd:$AGENTIX_BIND_FD"
 
 
 class ShellRuntime(Protocol):
-    """Makes the bundle of a runtime which is a shell script."""
+    """Makes bundles of runtimes which are shell scripts."""
 
     def __call__(self, script: str, before: str = "") -> str:
-        """Gives the reference of a runtime that runs `before`, is ready, and runs `script`."""
+        """Return the reference of a runtime that runs `before`, is ready, and runs `script`."""
         ...
 
 
 @pytest.fixture
 def control() -> Iterator[Path]:
-    """Gives a directory for control sockets, and fails the test that leaves something there."""
+    """Make a directory for control directories, and fail the test that leaves something there."""
     with tempfile.TemporaryDirectory(prefix="agentix-control-") as directory:
         Path(directory).chmod(0o1777)
         yield Path(directory)
@@ -47,20 +47,20 @@ def control() -> Iterator[Path]:
 
 @pytest.fixture
 async def deployment(host_bundles: Path, control: Path) -> AsyncIterator[LocalDeployment]:
-    """Gives a deployment with bundles that run on this interpreter."""
+    """Open a deployment with bundles that run on this interpreter."""
     async with LocalDeployment(bundles=host_bundles, directory=control) as deployment:
         yield deployment
 
 
 @pytest.fixture
 def config() -> SandboxConfig:
-    """Gives what most tests make a sandbox from."""
+    """Return what most tests make a sandbox from."""
     return SandboxConfig(image="/", namespaces=(MOCK_AGENT,))
 
 
 @pytest.fixture
 def shell_runtime(tmp_path: Path) -> ShellRuntime:
-    """Gives a function that makes the bundle of a runtime which is a shell script."""
+    """Return a function that makes the bundle of a runtime which is a shell script."""
 
     def make(script: str, before: str = "") -> str:
         start = tmp_path / "shell-runtime/entry/bin/start"
@@ -74,7 +74,7 @@ def shell_runtime(tmp_path: Path) -> ShellRuntime:
 
 @pytest.fixture(scope="session")
 def nix_bundles() -> Path:
-    """Gives the bundles that Nix builds; the test is skipped by name where Nix is missing."""
+    """Return the bundles that Nix builds; the test is skipped by name where Nix is missing."""
     if shutil.which("nix-build") is None:
         reason = "nix-build is not installed"
         if os.environ.get("AGENTIX_REQUIRE_DOCKER") == "1":
@@ -88,7 +88,7 @@ def nix_bundles() -> Path:
 
 @pytest.fixture(scope="session")
 def busybox_root() -> Iterator[Path]:
-    """Gives the root filesystem directory of a static busybox."""
+    """Make the root filesystem directory of a static busybox."""
     busybox = shutil.which("busybox")
     if busybox is None:
         pytest.skip("busybox is not installed; install busybox-static")
@@ -107,7 +107,7 @@ def busybox_root() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def ordinary_python() -> Iterator[list[str]]:
-    """Gives the command of a Python that an ordinary user may run, with these packages."""
+    """Return the command of a Python that an ordinary user may run, with these packages."""
     if os.geteuid() != 0:
         yield [sys.executable]
         return

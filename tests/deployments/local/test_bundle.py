@@ -20,7 +20,7 @@ MANIFEST = {"abi": 1, "name": "one", "version": "1.0.0", "package": "agentix_nam
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Gives the source tree of a small namespace with a program."""
+    """Make the source tree of a small namespace with a program."""
     source = tmp_path / "source"
     (source / "agentix_namespaces/one").mkdir(parents=True)
     (source / "agentix_namespaces/one/__init__.py").write_text("ANSWER = 1\n")

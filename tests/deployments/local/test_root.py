@@ -17,7 +17,7 @@ HOST_RESOLVER = Path("/etc/resolv.conf")
 
 
 async def outputs(deployment: LocalDeployment, config: SandboxConfig, *commands: str) -> list[str]:
-    """Runs commands in a new sandbox and gives what each printed, errors included."""
+    """Run commands in a new sandbox and return what each printed, errors included."""
     async with (
         deployment.session(config) as sandbox,
         RuntimeClient(sandbox.runtime_url, token=sandbox.token) as client,
@@ -59,9 +59,7 @@ async def test_own_directories_are_writable(
     assert answers == [""] * len(places)
 
 
-async def test_mounts_can_not_be_changed(
-    deployment: LocalDeployment, config: SandboxConfig
-) -> None:
+async def test_mounts_cannot_be_changed(deployment: LocalDeployment, config: SandboxConfig) -> None:
     answers = await outputs(
         deployment,
         config,

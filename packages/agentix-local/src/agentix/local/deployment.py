@@ -103,7 +103,7 @@ class _Places:
 
 
 class LocalDeployment(Deployment):
-    """Makes sandboxes with this machine's kernel alone: no engine, no daemon, no image store.
+    """Sandboxes by this machine's kernel alone: no engine, no daemon, no image store.
 
     A sandbox has its own mounts, processes, System V objects and host name, and, for
     `network="none"`, a network of its own. Its root is the task image, read-only; `/workspace`,
