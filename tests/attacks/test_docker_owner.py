@@ -17,7 +17,7 @@ from agentix.client import RuntimeClient
 from agentix.deployment import SandboxConfig
 from agentix.docker import DockerDeployment
 from agentix.docker.engine import ContainerDetails, Engine, EngineImage, ExecStream
-from agentix.docker.keeper import Keeper, _keeper
+from agentix.docker.keeper import PROTOCOL, Keeper, _keeper
 from agentix.docker.volumes import ClosureVolumes
 from agentix.errors import DeploymentError
 from tests.deployments.conftest import Target
@@ -30,6 +30,8 @@ GONE_WITHIN = 20.0
 KEEPER_GONE_WITHIN = 5.0
 DEADLINE = 60.0
 
+KEEPER = f"agentix-keeper-{PROTOCOL}-{os.geteuid()}"
+"""The keeper that owners in other processes use."""
 SHELL = ("/nix/entry/bin/sh", "-c")
 """The keeper's own."""
 NEW_PID_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
@@ -166,28 +168,27 @@ async def test_owner_that_blocks_its_loop_right_after_creation_keeps_its_sandbox
 
 
 async def test_keeper_ends_itself_after_its_last_sandbox(
-    docker_target: Target, control_root: Path
+    docker_target: Target, control_root: Path, own_keeper: str
 ) -> None:
-    await no_keeper()
     async with DockerDeployment(control_root=control_root, pull=False) as deployment:
         sandbox = await deployment.create(docker_target.config)
-        assert len(keepers()) == 1
+        assert len(keepers(own_keeper)) == 1
         await deployment.delete(sandbox.id)
         begin = monotonic()
-        await no_keeper()
+        await no_keeper(own_keeper)
         assert monotonic() - begin < KEEPER_GONE_WITHIN
         # The next sandbox has another.
         await deployment.create(docker_target.config)
-        assert len(keepers()) == 1
+        assert len(keepers(own_keeper)) == 1
 
 
-async def test_many_deployments_share_one_keeper(docker_target: Target, control_root: Path) -> None:
-    await no_keeper()
-
+async def test_many_deployments_share_one_keeper(
+    docker_target: Target, control_root: Path, own_keeper: str
+) -> None:
     async def one() -> None:
         async with DockerDeployment(control_root=control_root, pull=False) as deployment:
             await deployment.create(docker_target.config)
-            assert len(keepers()) == 1
+            assert len(keepers(own_keeper)) == 1
 
     async with asyncio.TaskGroup() as group:
         for _ in range(4):
@@ -209,17 +210,16 @@ async def test_sandbox_survives_the_end_of_its_keeper_and_not_that_of_its_owner(
 
 
 async def test_keeper_cannot_do_more_than_it_must(
-    docker_target: Target, control_root: Path
+    docker_target: Target, control_root: Path, own_keeper: str
 ) -> None:
     async with DockerDeployment(control_root=control_root, pull=False) as deployment:
         await deployment.create(docker_target.config)
-        [keeper] = keepers()
         form = (
             "{{.HostConfig.CapAdd}} {{.HostConfig.CapDrop}} {{.HostConfig.NetworkMode}}"
             " {{.HostConfig.ReadonlyRootfs}} {{.HostConfig.Privileged}}"
             " {{range .Mounts}}{{.Destination}}:{{.RW}}{{end}}"
         )
-        shown = docker("inspect", "--format", form, keeper)
+        shown = docker("inspect", "--format", form, own_keeper)
         assert shown == "[KILL] [ALL] none true false /nix:false"
 
 
@@ -282,7 +282,7 @@ async def test_keeper_that_was_never_started_goes_with_the_next_deployment(
     assert docker("ps", "--all", "--quiet", "--filter", f"name={own_keeper}") != ""
     async with DockerDeployment(control_root=control_root, pull=False):
         pass
-    await no_keeper()
+    await no_keeper(own_keeper)
     assert docker("ps", "--all", "--quiet", "--filter", f"name={own_keeper}") == ""
 
 
@@ -433,33 +433,35 @@ async def guard_of(sandbox: str, other_than: int = 0) -> int:
             await asyncio.sleep(0.05)
 
 
-async def test_keeper_kills_no_process_that_is_not_of_the_sandbox(docker_target: Target) -> None:
+async def test_keeper_kills_no_process_that_is_not_of_the_sandbox(
+    docker_target: Target, own_keeper: str
+) -> None:
     """A container that ended, and whose process id another process has."""
     stranger = await asyncio.create_subprocess_exec("sleep", "60")
     try:
         async with keeper_of_test(docker_target) as (keeper, _):
             gone = ContainerDetails(id="0" * 64, pid=stranger.pid, ports={}, labels={})
             assert await keeper.guard("first", gone) is False
-        await no_keeper()
+        await no_keeper(own_keeper)
         assert stranger.returncode is None
     finally:
         stranger.kill()
         await stranger.wait()
 
 
-def keepers() -> list[str]:
-    return docker("ps", "--quiet", "--filter", "label=org.agentix.role=keeper").split()
+def keepers(name: str = KEEPER) -> list[str]:
+    return docker("ps", "--quiet", "--filter", f"name=^{name}$").split()
 
 
-async def no_keeper() -> None:
-    """Wait until no keeper runs."""
-    for keeper in keepers():
+async def no_keeper(name: str) -> None:
+    """Wait until a keeper does not run."""
+    for keeper in keepers(name):
         waiter = await asyncio.create_subprocess_exec("docker", "wait", keeper)
         await asyncio.wait_for(waiter.wait(), DEADLINE)
 
 
 async def until_keeper() -> None:
-    """Wait until a keeper runs."""
+    """Wait until the keeper runs."""
     async with asyncio.timeout(DEADLINE):
         while not keepers():  # noqa: ASYNC110 - the engine alone knows
             await asyncio.sleep(0.05)

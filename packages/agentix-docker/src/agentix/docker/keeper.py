@@ -21,6 +21,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 
 from agentix.docker.cancellation import finish
 from agentix.docker.engine import (
@@ -39,9 +40,6 @@ from agentix.errors import DeploymentError
 __all__ = ["Keeper"]
 
 logger = logging.getLogger(__name__)
-
-PROTOCOL = 1
-"""Part of the keeper's name: owners of other releases may share it, or need another."""
 
 START_TIMEOUT = 30.0
 """Seconds until a keeper that does not come is an error."""
@@ -154,6 +152,9 @@ while read -r verb name container pid; do
 done
 """
 """The guard of one deployment: a sandbox is held before it is started, and guarded once it runs."""
+
+PROTOCOL = sha256((KEEP + GUARD).encode()).hexdigest()[:8]
+"""Part of the keeper's name: a guard of another release would not be understood."""
 
 LIVING = f"""\
 {STARTED}
