@@ -1,5 +1,6 @@
 """A task that takes all memory, files or processes that it can get, and a sandbox that lives on."""
 
+import asyncio
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -15,6 +16,7 @@ from agentix.local import LocalDeployment
 from agentix.local.limits import Limits, lasting_memory
 from tests.deployments.local.test_limits import MEBIBYTE, require_groups
 
+DEADLINE = 60
 LIMIT = 128 * MEBIBYTE
 CONFIG = SandboxConfig(image="/", memory=LIMIT)
 PLACES = ("/workspace", "/tmp", "/tmp/home", "/run", "/var/tmp", "/dev/shm")
@@ -286,4 +288,16 @@ async def test_command_is_refused_where_no_process_is_left(
             await anext(aiter(events))
             with pytest.raises(RequestError, match="cannot be started"):
                 await client.run("true")
+        # They are ended once the runtime has noticed that their reader left.
+        async with asyncio.timeout(DEADLINE):
+            while await refused(client):
+                pass
         assert (await client.run("echo ok")).stdout == "ok\n"
+
+
+async def refused(client: RuntimeClient) -> bool:
+    try:
+        await client.run("true")
+    except RequestError:
+        return True
+    return False
