@@ -37,9 +37,17 @@ pkgs.runCommand "agentix-runtime"
     # No `site`, nothing of the task image's environment, and every directory of
     # the search path named: start-up looks nowhere else. Nor does it look for
     # garbage, of which importing makes little; the runtime does later.
+    #
+    # What would have the loader, the C library or OpenSSL run code of the task
+    # image (ld.so(8), iconv_open(3), openssl-env(7)) is put aside for commands.
     cat >$out/bin/start <<END
     #!$out/bin/sh
-    unset LD_PRELOAD LD_LIBRARY_PATH
+    unset LD_AUDIT LD_DEBUG LD_DEBUG_OUTPUT LD_LIBRARY_PATH LD_PRELOAD LD_PROFILE
+    for name in GCONV_PATH OPENSSL_CONF OPENSSL_ENGINES OPENSSL_MODULES; do
+      eval "value=\\\''${\$name-}"
+      if [ -n "\$value" ]; then export "AGENTIX_TASK_\$name=\$value"; fi
+      unset "\$name"
+    done
     exec $interpreter -I -S -X utf8 -c '
     import gc, sys
     gc.disable()

@@ -23,8 +23,11 @@ DEBIAN_PACKAGES = ("coreutils", "dash", "findutils", "grep", "libc-bin", "python
 MUSL_PACKAGES = ("busybox-static", "musl")
 
 HOSTILE_ENVIRONMENT = {
+    "GCONV_PATH": "/nonexistent/gconv",
+    "LD_AUDIT": "/lib/x86_64-linux-gnu/libpthread.so.0",
     "LD_LIBRARY_PATH": "/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu",
     "LD_PRELOAD": "/lib/x86_64-linux-gnu/libpthread.so.0:/nonexistent/preload.so",
+    "OPENSSL_CONF": "/nonexistent/openssl.cnf",
     "PYTHONHOME": "/nonexistent/home",
     "PYTHONPATH": "/usr/lib/python3.11:/nonexistent/path",
     "PYTHONSTARTUP": "/nonexistent/startup.py",
@@ -68,7 +71,7 @@ def ensure_debian(docker_cli: str = "docker") -> str:
 def ensure_hostile(docker_cli: str = "docker") -> str:
     """Make a Debian image whose environment misleads loaders and Pythons."""
     changes = [f"ENV {name}={value}" for name, value in HOSTILE_ENVIRONMENT.items()]
-    return ensure_image("agentix-test/hostile:1", docker_cli, debian_filesystem, changes)
+    return ensure_image("agentix-test/hostile:2", docker_cli, debian_filesystem, changes)
 
 
 def ensure_musl(docker_cli: str = "docker") -> str:

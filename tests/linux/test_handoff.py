@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentix.linux.control import SOCKET, listen_unix
-from agentix.linux.handoff import Handoff, receive_listener
+from agentix.linux.handoff import INNER_SOCKET, Handoff, receive_listener
 
 DEADLINE = 10.0
 
@@ -42,7 +42,7 @@ async def test_listening_socket_is_handed_over_once(root: Path, handoff: Handoff
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(root / "socket"))
             received.accept()[0].close()
-        assert [*handoff.directory.iterdir()] == []
+        assert [path.name for path in handoff.directory.iterdir()] == [INNER_SOCKET]
         with pytest.raises(ConnectionError, match="no listening socket came from"):
             receive_listener(meeting)
 
@@ -64,7 +64,8 @@ async def test_nobody_comes(handoff: Handoff, listener: socket.socket) -> None:
         await asyncio.wait_for(handoff.serve(), 0.1)
     assert (handoff.done, listener.fileno() >= 0) == (False, True)
     handoff.close()
-    assert ([*handoff.directory.iterdir()], listener.fileno()) == ([], -1)
+    left = [path.name for path in handoff.directory.iterdir()]
+    assert (left, listener.fileno()) == ([INNER_SOCKET], -1)
 
 
 async def test_server_that_leaves_gets_nothing(handoff: Handoff) -> None:

@@ -213,5 +213,5 @@ async def find_ready_url(lines: AsyncIterable[bytes]) -> str | None:
     prefix = READY_PREFIX.encode()
     async for line in lines:
         if line.startswith(prefix):
-            return line[len(prefix) :].decode().strip()
+            return line[len(prefix) :].decode(errors="replace").strip()
     return None

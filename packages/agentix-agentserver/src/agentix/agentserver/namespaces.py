@@ -270,7 +270,9 @@ def _token(spec: RuntimeSpec, directory: Path) -> str | None:
 
 
 def _own_runtime(environ: Mapping[str, str]) -> str:
-    """Finds the runtime that started this process, which passes its own settings on."""
+    """Return the URL of the runtime that started this process, which passes its settings on."""
+    if url := environ.get("AGENTIX_URL"):
+        return url
     if unix := environ.get("AGENTIX_BIND_UNIX"):
         return f"unix:{unix}"
     host = environ.get("AGENTIX_BIND_HOST", "127.0.0.1")

@@ -10,6 +10,7 @@ from agentix.docker.engine import EngineImage
 from agentix.docker.volumes import volume_name
 from agentix.errors import UsageError
 from agentix.linux.control import SOCKET
+from agentix.linux.handoff import INNER_SOCKET
 from agentix.wire import DEFAULT_PORT
 
 __all__ = [
@@ -92,6 +93,7 @@ class UnixControl:
         """The runtime's settings; `None` takes a variable of the image away."""
         return {
             "AGENTIX_BIND_HANDOFF": f"{HANDOFF_TARGET}/{SOCKET}",
+            "AGENTIX_URL": f"unix:{HANDOFF_TARGET}/{INNER_SOCKET}",
             "AGENTIX_BIND_HOST": None,
             "AGENTIX_BIND_PORT": None,
         }
@@ -130,6 +132,7 @@ class TcpControl:
         own = self.network == "bridge"
         return {
             "AGENTIX_BIND_HANDOFF": None,
+            "AGENTIX_URL": None,
             "AGENTIX_BIND_HOST": "0.0.0.0" if own else self.publish_host,  # noqa: S104
             "AGENTIX_BIND_PORT": str(DEFAULT_PORT if own else 0),
         }

@@ -7,12 +7,17 @@ listening socket stays what and where it was made.
 """
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 
 from agentix.linux.control import SOCKET, listen_unix
 
-__all__ = ["Handoff", "receive_listener"]
+__all__ = ["INNER_SOCKET", "Handoff", "receive_listener"]
+
+INNER_SOCKET = "runtime"
+"""The name of the listening socket in the directory of its handoff, for programs beside the server
+that are to call it: a link to the one inode, which nobody changes through a read-only mount."""
 
 MESSAGE = b"listener"
 
@@ -42,6 +47,7 @@ class Handoff:
             directory.chmod(0o755)
             # The server may be another user, as root of a user namespace is.
             self._meeting = listen_unix(directory / SOCKET, 0o666)
+            os.link(listener.getsockname(), directory / INNER_SOCKET)
         except BaseException:
             listener.close()
             raise

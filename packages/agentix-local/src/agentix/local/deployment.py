@@ -22,7 +22,13 @@ from agentix.errors import (
     UsageError,
 )
 from agentix.linux.control import SOCKET, ControlDirectories, default_control_root, listen_unix
-from agentix.local.launcher import LISTENER, OWN_DIRECTORIES, REFUSED, REFUSED_PREFIX
+from agentix.local.launcher import (
+    INNER_SOCKET,
+    LISTENER,
+    OWN_DIRECTORIES,
+    REFUSED,
+    REFUSED_PREFIX,
+)
 from agentix.local.limits import (
     Groups,
     Limits,
@@ -95,6 +101,7 @@ class _Parts:
 class _Places:
     """Directories as the sandbox sees them."""
 
+    socket: Path
     token: Path
     mounts: Path
     workspace: Path
@@ -291,6 +298,7 @@ class LocalDeployment(Deployment):
                 private_network=record.config.network == "none",
                 hostname=record.id,
                 control=str(control),
+                socket=str(control / SOCKET),
                 hidden=_inside(self._root, parts.image),
                 listener=listener.fileno(),
                 token_file=str(places.token),
@@ -313,6 +321,7 @@ class LocalDeployment(Deployment):
             return _lay_out(control, parts)
         temporary = Path("/tmp")  # noqa: S108 - the sandbox's own
         return _Places(
+            socket=Path(INNER_SOCKET),
             token=Path("/run") / TOKEN,
             mounts=Path("/mnt"),
             workspace=Path("/workspace"),
@@ -438,6 +447,7 @@ def _environment(config: SandboxConfig, places: _Places) -> dict[str, str]:
         "TMPDIR": str(places.temporary),
         **config.env,
         "AGENTIX_BIND_FD": str(LISTENER),
+        "AGENTIX_URL": f"unix:{places.socket}",
         "AGENTIX_TOKEN_FILE": str(places.token),
         "AGENTIX_MOUNT_ROOT": str(places.mounts),
         "AGENTIX_UPLOAD_ROOT": str(places.workspace),
@@ -450,7 +460,12 @@ def _environment(config: SandboxConfig, places: _Places) -> dict[str, str]:
 def _lay_out(control: Path, parts: _Parts) -> _Places:
     """Make the directories of a sandbox without isolation."""
     places = _Places(
-        control / TOKEN, control / "mnt", control / "workspace", control / "tmp", control / "home"
+        socket=control / SOCKET,
+        token=control / TOKEN,
+        mounts=control / "mnt",
+        workspace=control / "workspace",
+        temporary=control / "tmp",
+        home=control / "home",
     )
     for directory in (places.mounts, places.workspace, places.temporary, places.home):
         directory.mkdir()

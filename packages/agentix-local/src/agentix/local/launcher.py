@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 
     from agentix.local.plan import Plan
 
-__all__ = ["LISTENER", "REFUSED", "REFUSED_PREFIX", "main"]
+__all__ = ["INNER_SOCKET", "LISTENER", "REFUSED", "REFUSED_PREFIX", "main"]
+
+INNER_SOCKET = "/nix/agentix.sock"
+"""Where programs in the sandbox reach the runtime, as functions of one namespace call another: the
+one inode that the runtime listens on, below a directory that nobody in there can change."""
 
 REFUSED = 125
 """The exit code of a launcher whose kernel refused a call."""
@@ -526,6 +530,7 @@ def _open_sources(plan: Plan) -> list[tuple[str, tuple[int, bool]]]:
     return [
         *((f"mnt/{name}", _open_tree(source)) for name, source in plan["mounts"]),
         *((path.lstrip("/"), _open_tree(path)) for path in plan["host_paths"]),
+        (INNER_SOCKET.lstrip("/"), _open_tree(plan["socket"], READ_ONLY | MOUNT_ATTR_NOEXEC)),
     ]
 
 

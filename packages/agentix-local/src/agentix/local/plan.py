@@ -14,6 +14,8 @@ class Plan(TypedDict):
     """Whether the sandbox has a network of its own, with nothing but `lo`."""
     hostname: str
     """The host name inside."""
+    socket: str
+    """The runtime's listening socket on the host."""
     control: str
     """The sandbox's directory on the host, which it does not see unless it is not isolated."""
     hidden: str

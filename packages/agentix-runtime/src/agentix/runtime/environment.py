@@ -15,6 +15,7 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 """PATH where the task image has none."""
 
 STRIPPED = {
+    "LD_AUDIT",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
     "LOCALE_ARCHIVE",
@@ -24,13 +25,22 @@ STRIPPED = {
 }
 STRIPPED_PREFIXES = ("AGENTIX_", "FONTCONFIG_", "NIX_")
 
+PUT_ASIDE = "AGENTIX_TASK_"
+"""How a variable of the task image is called that must not reach the runtime itself, such as
+OPENSSL_CONF: the program `start` renames it, and commands have it by its own name."""
+
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """Gives the variables that commands may see, with a PATH in any case."""
+    """Return the variables that commands may see, with a PATH in any case."""
     kept = {
         name: value
         for name, value in environ.items()
         if name not in STRIPPED and not name.startswith(STRIPPED_PREFIXES)
+    }
+    kept |= {
+        name.removeprefix(PUT_ASIDE): value
+        for name, value in environ.items()
+        if name.startswith(PUT_ASIDE)
     }
     kept["PATH"] = kept.get("PATH") or DEFAULT_PATH
     return kept
@@ -111,7 +121,7 @@ class CommandEnvironment:
         return cls(base, registry)
 
     def build(self, extra: Mapping[str, str], paths_from: Sequence[str]) -> dict[str, str]:
-        """Gives the environment of one command.
+        """Return the environment of one command.
 
         Args:
             extra: What the call sets, on top of the sandbox's own.
