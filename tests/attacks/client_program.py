@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from time import monotonic
+from time import process_time
 from typing import Any
 
 from agentix.client import RuntimeClient, Stream
@@ -29,6 +29,7 @@ async def last(stream: Stream[Any]) -> int:
 async def idle(client: RuntimeClient) -> None:
     """Leave a connection idle until a line comes on standard input."""
     await client.health()
+    print("idle", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
 
 
@@ -63,10 +64,9 @@ def peak() -> int:
 async def main(url: str, call: str, *options: str) -> None:
     given = {name: float(value) for name, _, value in (one.partition("=") for one in options)}
     numbers = {name: int(value) if value.is_integer() else value for name, value in given.items()}
-    begun = monotonic()
     error: BaseException | None = None
     async with RuntimeClient(url, **numbers) as client:  # type: ignore[arg-type]
-        begun = monotonic()
+        begun = process_time()
         try:
             await CALLS[call](client)
         except (AgentixError, MemoryError, RecursionError) as caught:
@@ -76,7 +76,7 @@ async def main(url: str, call: str, *options: str) -> None:
         "message": str(error),
         "limit": getattr(error, "limit", None),
         "size": getattr(error, "size", None),
-        "seconds": monotonic() - begun,
+        "seconds": process_time() - begun,
         "peak": peak(),
     }
     print(json.dumps(report))

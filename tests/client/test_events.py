@@ -139,7 +139,7 @@ async def test_event_is_taken_up_to_max_item(place: Place, event: str) -> None:
         events = client.run_stream("x")
         assert await anext(events) == ExecOutput(stream="stdout", text="a")
         with pytest.raises(AnswerTooLargeError, match="raise max_item of RuntimeClient") as caught:
-            await anext(events)
+            await asyncio.wait_for(anext(events), 5)
     assert caught.value.limit == 50
 
 

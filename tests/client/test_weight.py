@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 from pydantic_core import from_json
 
-from agentix.client.weight import BLOCK, weight
+from agentix.client.weight import BLOCK, most, weight
 
 COMMA, COLON, BRACKET, BRACE = 80, 48, 64, 360
 
@@ -38,6 +38,7 @@ def test_weight_counts_what_is_outside_of_strings_and_the_width_of_those(
 ) -> None:
     assert weight(text.encode()) == expected
     assert weight(bytearray(text.encode())) == expected
+    assert most(text.encode()) >= expected
 
 
 @pytest.mark.parametrize("text", [r'"\"[,"', r'"\\",[', r'"\u0041[",', '"漢[",', '{"a,":[1]},'])

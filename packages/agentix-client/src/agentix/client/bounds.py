@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agentix.client.weight import weight
+from agentix.client.weight import most, weight
 from agentix.errors import AnswerTooLargeError
 
 __all__ = [
@@ -98,7 +98,9 @@ class Cap:
         Raises:
             AnswerTooLargeError: It is beyond what goes with the limit.
         """
-        if len(text) > LIGHT and (size := weight(text)) > self.decoded:
+        if len(text) <= LIGHT or most(text) <= self.decoded:
+            return
+        if (size := weight(text)) > self.decoded:
             raise AnswerTooLargeError(
                 f"{self.what} has {len(text):,} bytes of JSON that take about {size:,} bytes of "
                 f"memory, more than the limit of {self.decoded:,}: {self.remedy}",

@@ -6,7 +6,7 @@ those of CPython and pydantic on a 64-bit machine, on the high side.
 
 from collections.abc import Iterator
 
-__all__ = ["weight"]
+__all__ = ["most", "weight"]
 
 BLOCK = 256 * 1024
 """Bytes of a text that are looked at together."""
@@ -22,6 +22,14 @@ CONTINUATIONS = bytes(range(0x80, 0xC0))
 """The bytes of a character in UTF-8 but its first (RFC 3629, 3)."""
 
 WIDE_ESCAPES = (b"\\ud", b"\\uD")
+
+
+def most(text: bytes | bytearray) -> int:
+    """Return a bound on the weight of a text, found in a fraction of the time.
+
+    It counts what is in strings as if it were outside of them too.
+    """
+    return sum(cost * text.count(mark) for mark, cost in COSTS.items()) + len(text) * _width(text)
 
 
 def weight(text: bytes | bytearray) -> int:
@@ -53,6 +61,7 @@ def _blocks(text: bytes | bytearray) -> Iterator[bytes]:
 
 def _width(text: bytes | bytearray) -> int:
     """Return how many bytes a character of a string in the text takes at most (PEP 393)."""
-    if any(mark in text for mark in (*WIDE, *WIDE_ESCAPES)):
-        return 4
-    return 1 if text.isascii() and b"\\u" not in text else 2
+    plain, escaped = text.isascii(), b"\\u" in text
+    if plain and not escaped:
+        return 1
+    return 4 if any(mark in text for mark in (*WIDE, *WIDE_ESCAPES)) else 2
