@@ -118,6 +118,26 @@ async def test_refusal_carries_status_and_reason(place: Place, status: int) -> N
     assert (caught.value.status, caught.value.message) == (status, "because")
 
 
+async def test_refusal_without_a_reason_says_its_status_line(place: Place) -> None:
+    content = b"HTTP/1.1 418 \xff teapot\r\nContent-Length: 0\r\n\r\n"
+    async with place.answering(content) as server, RuntimeClient(server.url) as client:
+        with pytest.raises(RequestError) as caught:
+            await client.remote(stubs.add, 1)
+    assert (caught.value.status, caught.value.message) == (418, "\N{REPLACEMENT CHARACTER} teapot")
+
+
+async def test_cookies_of_a_runtime_are_not_even_parsed(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    cookies = ["Set-Cookie: a=b", *["Set-Cookie: ,a=b"] * 99]
+    content = head(200, JSON, "Content-Length: 21", *cookies) + b'{"ok":true,"value":1}'
+    async with place.answering(content) as server, RuntimeClient(server.url) as client:
+        assert await client.remote(stubs.add, 1) == 1
+        assert await client.remote(stubs.add, 1) == 1
+    assert "cookie" not in server.requests[1].headers
+    assert caplog.records == []
+
+
 async def test_404_of_another_server_is_no_missing_namespace(place: Place) -> None:
     async with (
         place.answering(answer("<h1>Not here</h1>", 404, "text/html")) as server,

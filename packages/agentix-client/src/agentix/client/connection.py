@@ -11,13 +11,12 @@ from aiohttp import (
     ClientSession,
     ClientTimeout,
     ConnectionTimeoutError,
-    DummyCookieJar,
 )
 from pydantic import ValidationError
 
 from agentix.client.body import Content, Pieces
 from agentix.client.bounds import MAX_REFUSAL, Cap, shortened
-from agentix.client.connector import connector_to
+from agentix.client.connector import NoCookies, connector_to
 from agentix.client.wait import BoundedWait, Progress, Wait, unmoved
 from agentix.errors import RequestError, SandboxGoneError, UsageError
 from agentix.wire import ErrorBody
@@ -89,7 +88,7 @@ class Connection:
                 total=None, connect=self._connect_timeout, sock_connect=self._connect_timeout
             ),
             headers=self._headers,
-            cookie_jar=DummyCookieJar(),
+            cookie_jar=NoCookies(),
             auto_decompress=False,
         )
 
@@ -319,7 +318,7 @@ class Connection:
         A runtime that refuses a large body hangs up while that is still on its way.
         """
         body = await self.read_start(response)
-        return body or (response.reason or "no reason came").encode()
+        return body or (response.reason or "no reason came").encode(errors="surrogateescape")
 
     def refusal(self, status: int, body: bytes) -> RequestError | SandboxGoneError:
         """Make the error that stands for an answer with an unexpected status."""
