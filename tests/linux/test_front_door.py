@@ -6,16 +6,24 @@ import os
 import resource
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from agentix.linux.control import listen_unix
-from agentix.linux.front_door import DoorLimits, FrontDoor, Visitor, connection_limit
+from agentix.linux.front_door import (
+    SILENT_PATIENCE,
+    DoorLimits,
+    FrontDoor,
+    Visitor,
+    connection_limit,
+)
 from tests.agentserver.certificates import make_certificate
 
 DEADLINE = 20.0
@@ -128,37 +136,103 @@ async def test_who_was_admitted_stays() -> None:
         assert await say(friend, b"still here\n") == b"127.0.0.1\n"
 
 
+async def halves(
+    guests: Guests, host: Host, count: int, source: str = "127.0.0.1"
+) -> list[socket.socket]:
+    """Let guests come, one after the other, who say something that is not enough."""
+    connections = []
+    for _ in range(count):
+        served = host.served
+        connection = await guests.come(source)
+        await asyncio.get_running_loop().sock_sendall(connection, b"hal")
+        await until(lambda served=served: host.served > served)  # type: ignore[misc]
+        connections.append(connection)
+    return connections
+
+
 async def test_one_more_from_an_address_makes_its_oldest_leave() -> None:
     limits = DoorLimits(DEADLINE, waiting=10, waiting_per_address=3, connections=1000)
     async with opened(limits) as (_, host, guests):
-        other = await guests.come("127.0.0.2")
-        first, second, third = [await guests.come() for _ in range(3)]
-        await until(lambda: host.served == 4)
-        fourth = await guests.come()
+        (other,) = await halves(guests, host, 1, "127.0.0.2")
+        first, *others = await halves(guests, host, 4)
         await wait_for_end(first)
         assert await say(other, b"?\n") == b"127.0.0.2\n"
-        for connection in (second, third, fourth):
+        for connection in others:
             assert await say(connection, b"?\n") == b"127.0.0.1\n"
 
 
 async def test_one_more_in_all_makes_the_oldest_of_the_most_frequent_address_leave() -> None:
     limits = DoorLimits(DEADLINE, waiting=4, waiting_per_address=3, connections=1000)
     async with opened(limits) as (_, host, guests):
-        alone = await guests.come("127.0.0.2")
-        many = [await guests.come("127.0.0.3") for _ in range(3)]
-        await until(lambda: host.served == 4)
+        (alone,) = await halves(guests, host, 1, "127.0.0.2")
+        first, *_ = await halves(guests, host, 3, "127.0.0.3")
         friend = await guests.come()
-        await wait_for_end(many[0])
         assert await say(friend, b"friend\n") == b"127.0.0.1\n"
+        await wait_for_end(first)
         assert await say(alone, b"?\n") == b"127.0.0.2\n"
+
+
+async def test_who_spoke_last_is_served_first() -> None:
+    """So nobody waits behind strangers, however many are there already."""
+    async with opened(PATIENT) as (_, host, guests):
+        loop = asyncio.get_running_loop()
+        early = [await guests.come() for _ in range(500)]
+        late = await guests.come()
+        # No turn of the loop passes between these.
+        for connection in early:
+            connection.send(b"hal")
+        late.send(b"friend\n")
+        assert await loop.sock_recv(late, 1000) == b"127.0.0.1\n"
+        assert host.served < 100
+
+
+async def test_silent_visitors_are_not_served_and_stay() -> None:
+    limits = DoorLimits(DEADLINE, waiting=4, waiting_per_address=3, connections=1000)
+    async with opened(limits) as (door, host, guests):
+        silent = [await guests.come() for _ in range(50)]
+        friend = await guests.come()
+        assert await say(friend, b"friend\n") == b"127.0.0.1\n"
+        assert (host.served, len(door.tasks)) == (1, 1)
+        for connection in silent:
+            assert await say(connection, b"friend\n") == b"127.0.0.1\n"
+
+
+async def test_silent_visitors_beyond_the_bound_take_the_place_of_the_oldest() -> None:
+    async with opened(DoorLimits(DEADLINE, silent=3, connections=1000)) as (_, host, guests):
+        begun = monotonic()
+        (alone,) = [await guests.come("127.0.0.2")]
+        first, second = [await guests.come("127.0.0.3") for _ in range(2)]
+        friend = await guests.come()
+        await wait_for_end(first)
+        assert monotonic() - begun >= SILENT_PATIENCE
+        for connection in (alone, second, friend):
+            assert await say(connection, b"friend\n") != b""
+        assert host.served == 3
+
+
+async def test_visitor_that_leaves_without_a_word_is_not_served() -> None:
+    async with opened(DoorLimits(DEADLINE, connections=1)) as (_, host, guests):
+        (await guests.come()).close()
+        reset = await guests.come()
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset.close()
+        assert await say(await guests.come(), b"friend\n") == b"127.0.0.1\n"
+        assert host.served == 1
+
+
+async def test_burst_of_friends_is_let_in_by_and_by() -> None:
+    """None of them is taken for a stranger because others have come at the same time."""
+    async with opened(PATIENT) as (_, host, guests):
+        friends = [await guests.come() for _ in range(900)]
+        answers = await asyncio.gather(*(say(friend, b"friend\n") for friend in friends))
+        assert set(answers) == {b"127.0.0.1\n"}
+        assert host.served == 900
 
 
 async def test_strangers_keep_no_friend_out() -> None:
     limits = DoorLimits(DEADLINE, waiting=20, waiting_per_address=10, connections=30)
-    async with opened(limits) as (_, _, guests):
-        for _ in range(100):
-            stranger = await guests.come()
-            await asyncio.get_running_loop().sock_sendall(stranger, b"half a li")
+    async with opened(limits) as (_, host, guests):
+        await halves(guests, host, 100)
         friends = [await guests.come() for _ in range(5)]
         for friend in friends:
             assert await say(friend, b"friend\n") == b"127.0.0.1\n"
@@ -236,7 +310,7 @@ async def test_lack_of_descriptors_is_logged_once_and_ends(
             answer = asyncio.create_task(say(friend, b"friend\n"))
             await until(lambda: bool(lines(caplog)))
             assert await say(connections[0], b"?\n") == before
-            assert (host.served, answer.done()) == (5, False)
+            assert (host.served, answer.done()) == (1, False)
             os.close(held.pop())
             assert await answer == before
         assert lines(caplog) == ["accept(2) failed 1 time(s): Too many open files (1)"]
@@ -288,7 +362,7 @@ async def test_server_that_fails_is_logged_and_its_connection_closed(
 
 async def test_admission_after_the_end_changes_nothing() -> None:
     async with opened(DoorLimits(0.2, connections=1)) as (door, host, guests):
-        stranger = await guests.come()
+        (stranger,) = await halves(guests, host, 1)
         await wait_for_end(stranger)
         await until(lambda: not door.tasks)
         host.visitors[0].admit()

@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +55,6 @@ def serving_on(
         server.process.communicate()
 
 
-@pytest.fixture(params=["unix", "tcp"])
-def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[socket.socket]:
-    if request.param == "unix":
-        made = listen_unix(tmp_path / "s")
-    else:
-        made = socket.create_server(("127.0.0.1", 0))
-    with made:
-        yield made
-
-
 @contextmanager
 def inherited(listener: socket.socket, root: Path) -> Iterator[Server]:
     environ = {"AGENTIX_BIND_FD": str(listener.fileno())}
@@ -74,7 +65,7 @@ def inherited(listener: socket.socket, root: Path) -> Iterator[Server]:
 @contextmanager
 def handed_over(listener: socket.socket, root: Path) -> Iterator[Server]:
     handoff = Handoff(root / "handoff", listener.dup())
-    with start_blocking_portal() as portal:
+    with closing(handoff), start_blocking_portal() as portal:
         served = portal.start_task_soon(handoff.serve)
         environ = {"AGENTIX_BIND_HANDOFF": f"{root}/handoff/{SOCKET}"}
         with serving_on(root, environ) as server:
@@ -82,13 +73,34 @@ def handed_over(listener: socket.socket, root: Path) -> Iterator[Server]:
             yield server
 
 
-@pytest.fixture(params=[inherited, handed_over], ids=["inherited", "handed_over"])
-def adopted(
-    request: pytest.FixtureRequest, listener: socket.socket, tmp_path: Path
-) -> Iterator[Server]:
-    """A runtime whose listening socket came to it in one way or the other."""
-    with request.param(listener, tmp_path) as server:
-        yield server
+def on_unix(root: Path) -> socket.socket:
+    return listen_unix(root / "s")
+
+
+def on_tcp(root: Path) -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A runtime whose listening socket another process made, and what that one calls it."""
+
+    server: Server
+    url: str
+
+
+@pytest.fixture(
+    params=[(on_unix, inherited), (on_tcp, inherited), (on_unix, handed_over)],
+    ids=["unix inherited", "tcp inherited", "unix handed over"],
+)
+def adopted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Adopted]:
+    make, serve = request.param
+    with make(tmp_path) as listener:
+        name = listener.getsockname()
+        unix = listener.family == socket.AF_UNIX
+        with serve(listener, tmp_path) as server:
+            listener.close()
+            yield Adopted(server, f"unix:{name}" if unix else f"http://127.0.0.1:{name[1]}")
 
 
 def answer_of(server: Server, path: str, body: bytes) -> Any:
@@ -96,28 +108,26 @@ def answer_of(server: Server, path: str, body: bytes) -> Any:
     return json.loads(server.exchange(post(path, body, *fields)).split(b"\r\n\r\n", 1)[1])
 
 
-def test_socket_of_another_maker_is_served(adopted: Server, listener: socket.socket) -> None:
-    name = listener.getsockname()
-    unix = listener.family == socket.AF_UNIX
-    listener.close()
-    assert adopted.url == (f"unix:{name}" if unix else f"http://127.0.0.1:{name[1]}")
-    assert answer_of(adopted, "/_remote", call_body("echo", 1)) == {"ok": True, "value": 1}
+def test_socket_of_another_maker_is_served(adopted: Adopted) -> None:
+    assert adopted.server.url == adopted.url
+    answer = answer_of(adopted.server, "/_remote", call_body("echo", 1))
+    assert answer == {"ok": True, "value": 1}
 
 
-def test_commands_inherit_neither_the_socket_nor_its_name(adopted: Server) -> None:
+def test_commands_inherit_neither_the_socket_nor_its_name(adopted: Adopted) -> None:
     command = "for each in /proc/self/fd/*; do readlink $each; done; env"
-    output = answer_of(adopted, "/exec", json.dumps({"command": command}).encode())["stdout"]
+    output = answer_of(adopted.server, "/exec", json.dumps({"command": command}).encode())["stdout"]
     assert "/dev/null" in output
     assert "socket:" not in output
     assert "AGENTIX_" not in output
 
 
-def test_programs_of_impls_inherit_neither_the_socket_nor_its_name(adopted: Server) -> None:
-    seen = answer_of(adopted, "/_remote", call_body("environment", "env"))["value"]
-    assert seen["AGENTIX_MOUNT_ROOT"] == f"{adopted.root}/mnt"
+def test_programs_of_impls_inherit_neither_the_socket_nor_its_name(adopted: Adopted) -> None:
+    seen = answer_of(adopted.server, "/_remote", call_body("environment", "env"))["value"]
+    assert seen["AGENTIX_MOUNT_ROOT"] == f"{adopted.server.root}/mnt"
     handed_in = {"AGENTIX_BIND_FD", "AGENTIX_BIND_HANDOFF", "AGENTIX_TOKEN_FILE"}
     assert handed_in & set(seen) == set()
-    assert listening_descriptors(adopted.process.pid) == [True]
+    assert listening_descriptors(adopted.server.process.pid) == [True]
 
 
 def listening_descriptors(pid: int) -> list[bool]:

@@ -1,17 +1,18 @@
 """The front door of a listener: whoever connects is admitted in time, or has to leave.
 
-    accept ──► waiting, at most `deadline` seconds ──► admitted, for as long as it likes
-                  │
-                  └──► turned away: too late, or the oldest of too many
+    accept ──► silent ──► waiting ──► admitted, for as long as it likes
+                 │  says something │
+                 └─────────────────┴──► turned away: too late, or the oldest of too many
 
-A connection costs a descriptor and memory from its first moment, and anybody may open one. So each
-`Visitor` waits, TLS handshake and first request included, until its server calls `admit`, which it
-does for the right token, say. Those that wait are bounded in time and in number, of each address
-and of all; one more makes the oldest leave. Strangers therefore keep nobody out who shows a token
-at once. Connections in all are bounded by the limit on descriptors, of which some are kept back for
-files and commands.
+A connection costs a descriptor from its first moment and memory once it is served, and anybody may
+open one. So each `Visitor` has a deadline until its server calls `admit`, TLS handshake and first
+request included; the server does so for the right token, say. As long as it says nothing it costs
+little, and nothing serves it. Those that have said something are bounded, of each address and in
+all; one more makes the oldest leave. Strangers therefore keep nobody out who shows a token at once,
+and a burst of such callers waits its turn. Connections in all are bounded by the limit on
+descriptors, of which some are kept back for files and commands.
 
-The door knows nothing of what is spoken behind it.
+The door knows nothing of what is spoken behind it, but that the peer speaks first.
 """
 
 import asyncio
@@ -20,9 +21,10 @@ import resource
 import socket
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
+from itertools import chain
 from ssl import SSLContext
 
 __all__ = ["DoorLimits", "FrontDoor", "Visitor", "connection_limit"]
@@ -30,7 +32,15 @@ __all__ = ["DoorLimits", "FrontDoor", "Visitor", "connection_limit"]
 logger = logging.getLogger(__name__)
 
 BATCH = 16
-"""Connections accepted in one turn of the event loop, so that others have theirs."""
+"""Connections accepted, and begun to be served, in one turn of the event loop.
+
+Others have their turns too, and one whose request is there is admitted some turns later, long
+before it is the oldest of as many as may wait.
+"""
+
+SILENT_PATIENCE = 1.0
+WAITING_PATIENCE = 0.1
+"""Seconds that a visitor has in any case before a new one takes its place for want of room."""
 
 PAUSE = 0.2
 """Seconds without accepting once the kernel has no descriptor or no memory for a connection."""
@@ -69,12 +79,14 @@ class DoorLimits:
 
     deadline: float = 10.0
     """Seconds from being accepted to being admitted."""
+    silent: int = 4096
+    """Connections that have said nothing yet."""
     waiting: int = 512
-    """Connections that may wait to be admitted."""
+    """Connections that have, and wait to be admitted."""
     waiting_per_address: int = 256
     """How many of them may come from one address."""
     connections: int = field(default_factory=connection_limit)
-    """Connections in all; one more takes the place of one that waits, or waits in the kernel."""
+    """Connections in all; further ones wait in the kernel."""
 
 
 class Visitor:
@@ -104,12 +116,25 @@ class Visitor:
         self._on_admission = on_admission
         self._connection: socket.socket | None = connection
         self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._since = asyncio.get_running_loop().time()
 
     def admit(self) -> None:
         """Let it stay."""
         if not self.admitted:
             self.admitted = True
             self._on_admission(self)
+
+    def _says_something(self) -> bool | None:
+        """Return whether there is something to read: `None` for the end of the connection."""
+        assert self._connection is not None
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK)) or None
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return None
 
     async def _connect(self, context: SSLContext | None) -> None:
         """Make streams of the socket, once TLS is agreed on.
@@ -126,15 +151,17 @@ class Visitor:
         self._transport = transport
         self.writer = asyncio.StreamWriter(transport, protocol, self.reader, loop)
 
-    def _end(self, task: asyncio.Task[None]) -> None:
+    def _abort(self) -> None:
         """Close the connection at once, whatever the task that serves it does."""
-        if self._transport is None:
-            task.cancel()
-        else:
+        if self._transport is not None:
             self._transport.abort()
+        elif self._task is not None:
+            self._task.cancel()
 
-    def _forget(self) -> None:
-        """Close the connection, whose server has ended."""
+    def _close(self) -> None:
+        """Close the connection, which nobody serves."""
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self._connection is not None:
             self._connection.close()
         elif self._transport is not None and not self._transport.is_closing():
@@ -163,18 +190,20 @@ class FrontDoor:
         self._limits = limits or DoorLimits()
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._waiting = WaitingRoom()
         self._inside: set[Visitor] = set()
-        self._tasks: dict[Visitor, asyncio.Task[None]] = {}
+        self._silent = Room()
+        self._waiting = Room()
+        self._speaking: list[Visitor] = []
         self._open = False
         self._accepting = False
+        self._resumption: asyncio.TimerHandle | None = None
         self._turned_away = Tally("turned away %d connection(s) that nobody admitted: %s")
         self._refused = Tally("accept(2) failed %d time(s): %s")
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """The tasks that serve connections now."""
-        return list(self._tasks.values())
+        return [visitor._task for visitor in self._inside if visitor._task is not None]
 
     def open(self) -> None:
         """Begin to accept."""
@@ -183,69 +212,120 @@ class FrontDoor:
         self._resume()
 
     def close(self) -> None:
-        """Accept no more, and let go of those that wait; the admitted ones stay."""
+        """Accept no more, and let go of those that are not admitted; the others stay."""
         self._open = False
         self._pause()
         self._listener.close()
-        for visitor in self._waiting.visitors():
+        for visitor in [*self._silent, *self._waiting]:
             self._dismiss(visitor)
         self._turned_away.close()
         self._refused.close()
 
     def abort(self) -> None:
         """Close every connection at once, also those whose peers do not read."""
-        for visitor, task in self._tasks.items():
-            visitor._end(task)
+        for visitor in self._inside:
+            visitor._abort()
 
     def _resume(self) -> None:
         if self._open and not self._accepting:
             self._accepting = True
             self._loop.add_reader(self._listener, self._accept_batch)
 
-    def _pause(self) -> None:
+    def _pause(self, seconds: float | None = None) -> None:
+        """Accept nothing until somebody leaves, or until then."""
         if self._accepting:
             self._accepting = False
             self._loop.remove_reader(self._listener)
+        if self._resumption is not None:
+            self._resumption.cancel()
+        if seconds is not None:
+            self._resumption = self._loop.call_later(seconds, self._resume)
 
     def _accept_batch(self) -> None:
-        for _ in range(BATCH):
-            if len(self._inside) >= self._limits.connections and not self._waiting.total:
-                return self._pause()  # until one of them leaves
+        for number in range(BATCH):
+            # Only of the first is it known that it is there, so only for it another has to leave.
+            if not self._has_room() and (number > 0 or not self._make_room()):
+                return
             try:
                 connection, name = self._listener.accept()
             except (BlockingIOError, InterruptedError):
-                return None
+                return
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                return self._pause_briefly(error)
+                self._refused.add(error.strerror or str(error))
+                self._pause(PAUSE)
+                return
             self._let_in(connection, name)
-        return None
 
-    def _pause_briefly(self, error: OSError) -> None:
-        self._refused.add(error.strerror or str(error))
-        self._pause()
-        self._loop.call_later(PAUSE, self._resume)
+    def _has_room(self) -> bool:
+        limits = self._limits
+        return len(self._inside) < limits.connections and self._silent.total < limits.silent
+
+    def _make_room(self) -> bool:
+        """Turn a visitor away, the oldest of the most frequent address, or wait until one may be.
+
+        Returns:
+            Whether there is room now.
+        """
+        room = self._silent if self._silent.total else self._waiting
+        if not room.total:
+            self._pause()
+            return False
+        oldest = room.oldest(room.fullest())
+        patience = SILENT_PATIENCE if room is self._silent else WAITING_PATIENCE
+        left = oldest._since + patience - self._loop.time()
+        if left > 0:
+            self._pause(left)
+            return False
+        self._turn_away(oldest)
+        return True
 
     def _let_in(self, connection: socket.socket, name: object) -> None:
         connection.setblocking(False)
-        address = _address(connection, name)
-        self._make_room(address)
-        visitor = Visitor(connection, address, self._waiting.remove)
-        timer = self._loop.call_later(self._limits.deadline, self._turn_away, visitor)
-        self._waiting.add(visitor, timer)
+        visitor = Visitor(connection, _address(connection, name), self._note_admission)
+        visitor._deadline = self._loop.call_later(self._limits.deadline, self._turn_away, visitor)
         self._inside.add(visitor)
-        self._tasks[visitor] = task = self._loop.create_task(self._receive(visitor))
-        task.add_done_callback(lambda task: self._note_end(visitor, task))
+        self._silent.add(visitor)
+        self._loop.add_reader(connection, self._listen_to, visitor)
 
-    def _make_room(self, address: str) -> None:
-        if self._waiting.count(address) >= self._limits.waiting_per_address:
-            self._turn_away(self._waiting.oldest(address))
-        elif (
-            self._waiting.total >= self._limits.waiting
-            or len(self._inside) >= self._limits.connections
-        ):
+    def _listen_to(self, visitor: Visitor) -> None:
+        """Note that a visitor says something, or leaves."""
+        speaks = visitor._says_something()
+        if speaks is False:
+            return
+        assert visitor._connection is not None
+        self._loop.remove_reader(visitor._connection)
+        if speaks is None:
+            self._dismiss(visitor)
+            return
+        if not self._speaking:
+            self._loop.call_soon(self._begin_batch)
+        self._speaking.append(visitor)
+
+    def _begin_batch(self) -> None:
+        """Begin to serve those who spoke last, so that nobody waits behind many strangers."""
+        begun = 0
+        while self._speaking and begun < BATCH:
+            visitor = self._speaking.pop()
+            if visitor in self._inside:
+                self._begin(visitor)
+                begun += 1
+        if self._speaking:
+            self._loop.call_soon(self._begin_batch)
+
+    def _begin(self, visitor: Visitor) -> None:
+        self._silent.remove(visitor)
+        limits = self._limits
+        if self._waiting.count(visitor.address) >= limits.waiting_per_address:
+            self._turn_away(self._waiting.oldest(visitor.address))
+        elif self._waiting.total >= limits.waiting:
             self._turn_away(self._waiting.oldest(self._waiting.fullest()))
+        visitor._since = self._loop.time()
+        self._waiting.add(visitor)
+        visitor._task = self._loop.create_task(self._receive(visitor))
+        visitor._task.add_done_callback(lambda task: self._note_end(visitor, task))
+        self._resume()
 
     async def _receive(self, visitor: Visitor) -> None:
         try:
@@ -254,69 +334,74 @@ class FrontDoor:
             return  # a peer that does not speak TLS, or leaves
         await self._serve(visitor)
 
+    def _note_admission(self, visitor: Visitor) -> None:
+        self._waiting.remove(visitor)
+        if visitor._deadline is not None:
+            visitor._deadline.cancel()
+
     def _turn_away(self, visitor: Visitor) -> None:
         self._turned_away.add(visitor.address)
         self._dismiss(visitor)
 
     def _dismiss(self, visitor: Visitor) -> None:
-        self._waiting.remove(visitor)
-        self._inside.discard(visitor)
-        visitor._end(self._tasks[visitor])
+        if visitor._task is not None:
+            self._waiting.remove(visitor)
+            visitor._abort()
+            return
+        assert visitor._connection is not None
+        self._loop.remove_reader(visitor._connection)
+        self._silent.remove(visitor)
+        self._leave(visitor)
 
     def _note_end(self, visitor: Visitor, task: asyncio.Task[None]) -> None:
-        del self._tasks[visitor]
         self._waiting.remove(visitor)
-        self._inside.discard(visitor)
-        visitor._forget()
-        self._resume()
+        self._leave(visitor)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the server of a connection failed", exc_info=error)
 
+    def _leave(self, visitor: Visitor) -> None:
+        self._inside.discard(visitor)
+        visitor._close()
+        self._resume()
 
-class WaitingRoom:
-    """The visitors that are not admitted yet, by their addresses, the oldest first."""
+
+class Room:
+    """Visitors by their addresses, the oldest first."""
 
     def __init__(self) -> None:
         self.total = 0
         """How many there are."""
-        self._by_address: dict[str, dict[Visitor, asyncio.TimerHandle]] = {}
+        self._by_address: dict[str, dict[Visitor, None]] = {}
 
-    def add(self, visitor: Visitor, timer: asyncio.TimerHandle) -> None:
-        """Let a visitor wait until it is removed.
+    def __iter__(self) -> Iterator[Visitor]:
+        return chain.from_iterable(self._by_address.values())
 
-        Args:
-            visitor: Who waits.
-            timer: What ends its patience, to be cancelled then.
-        """
-        self._by_address.setdefault(visitor.address, {})[visitor] = timer
+    def add(self, visitor: Visitor) -> None:
+        """Let a visitor in."""
+        self._by_address.setdefault(visitor.address, {})[visitor] = None
         self.total += 1
 
     def remove(self, visitor: Visitor) -> None:
-        """Let a visitor wait no more, if it does."""
+        """Let a visitor out, if it is there."""
         neighbours = self._by_address.get(visitor.address, {})
-        timer = neighbours.pop(visitor, None)
-        if timer is None:
+        if visitor not in neighbours:
             return
-        timer.cancel()
+        del neighbours[visitor]
         self.total -= 1
         if not neighbours:
             del self._by_address[visitor.address]
 
     def count(self, address: str) -> int:
-        """Return how many visitors of an address wait."""
+        """Return how many visitors of an address are there."""
         return len(self._by_address.get(address, ()))
 
     def fullest(self) -> str:
-        """Return the address of which most visitors wait."""
+        """Return the address that most visitors have."""
         return max(self._by_address, key=self.count)
 
     def oldest(self, address: str) -> Visitor:
-        """Return who of an address has waited longest."""
+        """Return the visitor of an address that has been there longest."""
         return next(iter(self._by_address[address]))
-
-    def visitors(self) -> list[Visitor]:
-        """Return all who wait."""
-        return [visitor for neighbours in self._by_address.values() for visitor in neighbours]
 
 
 class Tally:

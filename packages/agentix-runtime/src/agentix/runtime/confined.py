@@ -86,7 +86,7 @@ class ConfinedDirectory:
 
     @contextmanager
     def replace(self, path: str) -> Iterator["Replacement"]:
-        """Gives a new file that takes the place of `path` once it is complete, or leaves no trace.
+        """Return a new file that takes the place of `path` once it is complete, or leaves no trace.
 
         Directories on the way are made. An error inside the block leaves the old file as it was.
 
@@ -247,7 +247,7 @@ def _refuse_special(place: Place, path: str) -> None:
 
 
 def _explained(error: OSError, path: str) -> Exception:
-    """Tells which path an error is about; a full disk and a missing file keep their class."""
+    """Say which path an error is about; a full disk and a missing file keep their class."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT):
         return OSError(error.errno, os.strerror(error.errno), path)
     return UsageError(f"{path!r} cannot be opened: {error.strerror}")

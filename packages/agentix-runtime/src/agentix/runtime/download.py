@@ -83,7 +83,7 @@ async def _start(asked: range | None, size: int, send: Send) -> None:
 
 
 def _asked_range(header: str | None, size: int) -> range | None:
-    """Gives the bytes that a Range header asks for: none of them where it cannot be satisfied.
+    """Return the bytes that a Range header asks for: none of them where it cannot be satisfied.
 
     Returns:
         `None` where there is no header, or one that a server may pass over: several ranges,

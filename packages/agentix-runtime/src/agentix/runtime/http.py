@@ -37,18 +37,18 @@ class BodyTooLargeError(Exception):
 
 
 def json_response(model: BaseModel | dict[str, Any], status: int = 200) -> Response:
-    """Gives a model as a JSON answer."""
+    """Return a model as a JSON answer."""
     return Response(to_json(model), status, media_type=JSON)
 
 
 def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Gives a refusal: a status of 400 or above with the reason as JSON."""
+    """Return a refusal: a status of 400 or above with the reason as JSON."""
     body = to_json(ErrorBody(error=reason.encode("utf-8", "replace").decode()))
     return Response(body, status, headers, media_type=JSON)
 
 
 def first_reason(error: ValidationError) -> str:
-    """Gives the first thing that is wrong with a body, in one line."""
+    """Return the first thing that is wrong with a body, in one line."""
     item = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, item["loc"]))
     return f"{place}: {item['msg']}" if place else str(item["msg"])

@@ -10,8 +10,8 @@ from agentix.runtime.settings import Settings
 
 __all__ = ["listen", "url_of"]
 
-BACKLOG = 1024
-"""Connections that may wait to be accepted; bursts are common."""
+BACKLOG = 4096
+"""Connections that may wait to be accepted; a client beyond tries again after a second (tcp(7))."""
 
 
 def listen(settings: Settings) -> socket.socket:

@@ -41,12 +41,12 @@ class Outbox:
             self._filled.set()
 
     def end(self) -> None:
-        """Says that nothing more comes."""
+        """Note that nothing more comes."""
         self._ended = True
         self._filled.set()
 
     def abandon(self) -> None:
-        """Says that nobody takes anything any more: the producer must not go on."""
+        """Note that nobody takes anything any more: the producer must not go on."""
         self._abandoned = True
         self._high_water = 0
 

@@ -284,7 +284,7 @@ def _other_members(session: int) -> list[int]:
 
 
 def _ids(process: Path) -> tuple[int, int] | None:
-    """Gives the process group and the session of a process that still exists."""
+    """Return the process group and the session of a process that still exists."""
     try:
         status = (process / "stat").read_bytes()
     except OSError:

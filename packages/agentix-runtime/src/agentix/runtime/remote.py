@@ -48,7 +48,7 @@ class RemoteEndpoint:
         return await stream_items(*answer, headers, receive, send)
 
     async def _call(self, request: RemoteRequest) -> bytes | tuple[Binding, Arguments]:
-        """Gives the whole answer of a call, or what is to be streamed."""
+        """Return the whole answer of a call, or what is to be streamed."""
         try:
             dispatcher = await self._registry.get_or_load(request.package)
             binding = dispatcher.get(request.method)
