@@ -298,16 +298,21 @@ def test_lack_of_descriptors_neither_ends_the_runtime_nor_fills_its_log(
 
 
 @pytest.mark.parametrize("user", [None, "65534"], ids=["own user", "another user"])
+@pytest.mark.parametrize("connections", [1, 150], ids=["few connections", "many connections"])
 def test_commands_have_the_limit_that_the_runtime_was_started_with(
-    tmp_path: Path, user: str | None
+    tmp_path: Path, strangers: ExitStack, user: str | None, connections: int
 ) -> None:
     if user is not None and os.geteuid() != 0:
         pytest.skip("only root can run commands as somebody else")
     tmp_path.chmod(0o755)
     environ = {} if user is None else {"AGENTIX_EXEC_USER": user}
-    with serving(tmp_path, environ, unix=True, through=limited(200, 400)) as server:
-        answer = server.exchange(post("/exec", b'{"command": "ulimit -Sn; ulimit -Hn"}'))
+    request = post("/exec", b'{"command": "ulimit -Sn; (ulimit -Sn); ulimit -Hn"}', BEARER)
+    with serving(tmp_path, environ, token=TOKEN, through=limited(200, 400)) as server:
+        for _ in range(connections):
+            come(server, strangers)
+        wait_until(lambda: server.descriptors() > connections)
+        for _ in range(5):
+            assert b'"stdout":"200\\n200\\n400\\n"' in server.exchange(request)
         limits = Path(f"/proc/{server.process.pid}/limits").read_text()
-    assert b'"stdout":"200\\n400\\n"' in answer
     line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
     assert line.split()[3:5] == ["400", "400"]

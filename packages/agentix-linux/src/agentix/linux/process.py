@@ -3,13 +3,18 @@
 import ctypes
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["forbid_inspection", "raise_descriptor_limit"]
+__all__ = ["forbid_inspection", "inherited_descriptor_limit", "raise_descriptor_limit"]
 
 PR_SET_DUMPABLE = 4
 
 MOST_DESCRIPTORS = 65536
 """More than a server of one sandbox ever holds; a hard limit may be a thousand times as high."""
+
+FEW_DESCRIPTORS = 64
+"""More than starting a program takes."""
 
 
 def forbid_inspection() -> None:
@@ -44,3 +49,28 @@ def raise_descriptor_limit(most: int = MOST_DESCRIPTORS) -> int | None:
         return None
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return soft
+
+
+@contextmanager
+def inherited_descriptor_limit(most: int) -> Iterator[bool]:
+    """Have a lower soft limit for the length of a block, which programs started in it inherit.
+
+    What is open stays open, but a new descriptor needs a number below the limit (getrlimit(2)).
+
+    Args:
+        most: The limit.
+
+    Yields:
+        Whether it is so: not where too many descriptors are open to start a program then.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.close(lowest_free)
+    if lowest_free + FEW_DESCRIPTORS > most:
+        yield False
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield True
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
