@@ -20,6 +20,7 @@ from tests.runtime.serving import (
     mount,
     mount_probe,
     post,
+    received,
     serving,
     wait_until,
 )
@@ -172,7 +173,7 @@ def test_call_that_waits_gets_the_thread_of_the_first_that_ends(server: Server) 
         wait_until(lambda: counts(server) == (THREADS, 0))
         waiting = begin(server, stack, post("/_remote", call_body("echo", 1)))
         fifos[0].write_text("ends")
-        answer = waiting.recv(65536)
+        answer = received(waiting)
         assert answer.endswith(b'{"ok":true,"value":1}')
         assert counts(server) == (THREADS - 1, 0)
         for fifo in fifos[1:]:
