@@ -13,8 +13,8 @@ import wasmtime
 
 from agentix.oanix import Machine, MemFs, Namespace, NamespaceSpec, RunConfig, WorkspaceFs
 from agentix.oanix.jobs import JobSpec, JobStore, ToolRegistry, Wasi
-from agentix.oanix.jobs.directory import JobDirectory
-from agentix.oanix.jobs.execution import Execution
+from agentix.oanix.jobs.store import JobDirectory
+from agentix.oanix.jobs.worker import Execution
 from bench.process_facts import resident_bytes
 from bench.rounds import percentile
 from bench.rows import Bound, Row, Skipped, at_least, at_most, compared, measured
@@ -221,7 +221,7 @@ def _drain(machine: Machine, wasm: bytes) -> float:
             while (claim := store.claim("bench", 1)) is not None:
                 logs = directory.logs(claim.spec.id)
                 end = Execution(claim.spec, machine, tools, logs).run()
-                assert end.succeeded
+                assert end.exit_code == 0
                 store.finish(claim, end)
                 ended += 1
             assert ended == QUEUED

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from agentix.oanix import MemFs, Namespace, WorkspaceFs
 from agentix.oanix.jobs import Job, JobKind, JobQueue, JobSpec, Wasi
-from agentix.oanix.jobs.lock import holder
+from agentix.oanix.jobs.store import lock_holder
 from agentix.oanix.namespace import NamespaceSpec
 from tests.oanix.programs import CACHE, compile_guest
 
@@ -102,7 +102,7 @@ class Workplace:
 
     def worker_of(self, job: UUID) -> int:
         """Gives the process that has a running job."""
-        pid = holder(self.queue.directory.worker(self.get(job).attempts[-1].worker))
+        pid = lock_holder(self.queue.directory.worker(self.get(job).attempts[-1].worker))
         assert pid is not None
         return pid
 
@@ -138,7 +138,7 @@ class Workplace:
 
     def workers(self) -> list[int]:
         """Gives the processes that work on the queue."""
-        found = [holder(path) for path in (self.queue.directory.path / "workers").iterdir()]
+        found = [lock_holder(path) for path in (self.queue.directory.path / "workers").iterdir()]
         return [pid for pid in found if pid is not None]
 
     def end_workers(self) -> None:

@@ -14,8 +14,7 @@ import pytest
 import wasmtime
 
 from agentix.oanix.jobs import Completed, JobQueue
-from agentix.oanix.jobs.directory import JobDirectory
-from agentix.oanix.jobs.lock import holder
+from agentix.oanix.jobs.store import JobDirectory, lock_holder
 from tests.oanix.job_processes import GUESTS, wait_until
 from tests.oanix.programs import compile_guest
 
@@ -233,10 +232,10 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield queue
     if queue.exists():
         manager = JobDirectory(queue).manager
-        pid = holder(manager)
+        pid = lock_holder(manager)
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: holder(manager) is None)
+        wait_until(lambda: lock_holder(manager) is None)
 
 
 def submit(*arguments: str) -> str:
@@ -349,7 +348,7 @@ def test_a_damaged_queue_is_refused(tmp_path: Path) -> None:
     (tmp_path / "jobs.sqlite").write_bytes(b"no database" * 100)
     refused = call("job", "--queue", str(tmp_path), "list")
     assert (refused.returncode, refused.stdout) == (125, b"")
-    assert refused.stderr.endswith(b"jobs.sqlite can not be used: file is not a database\n")
+    assert refused.stderr.endswith(b"jobs.sqlite cannot be used: file is not a database\n")
 
 
 def test_ended_jobs_are_forgotten_when_they_are_pruned(program: str, tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_a_tool_that_fails_fails_its_job(work: Workplace) -> None:
     names = "fail, list, missing, number, odd, read, search, shout, sleep, stuck, write"
     error = f"there is no tool 'nothing'; there are {names}"
     assert work.get(unknown).status == Failed(error=error)
-    assert "the tool missing can not be imported: AttributeError" in str(work.get(missing).status)
+    assert "the tool missing cannot be imported: AttributeError" in str(work.get(missing).status)
     error = "the tool number is no function: own_tools:number"
     assert work.get(number).status == Failed(error=error)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentix.oanix.jobs.directory import JobDirectory
-from agentix.oanix.jobs.lock import holder
+from agentix.oanix.jobs.store import JobDirectory, lock_holder
 from tests.docs.blocks import read_blocks
 from tests.docs.test_writing_a_namespace import OFFLINE_PIP, make_environment
 from tests.docs.workbench import Workbench
@@ -29,10 +28,10 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
     home = {"XDG_CACHE_HOME": str(make_cache_home()), "XDG_STATE_HOME": str(tmp_path / "state")}
     yield Workbench(tmp_path / "page", programs, {**zig, **home, **OFFLINE_PIP})
     manager = JobDirectory(tmp_path / "state/agentix-oanix/jobs").manager
-    pid = holder(manager)
+    pid = lock_holder(manager)
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: holder(manager) is None)
+    wait_until(lambda: lock_holder(manager) is None)
 
 
 def test_the_page_shows_what_happens(bench: Workbench) -> None:

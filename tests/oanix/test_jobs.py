@@ -2,10 +2,13 @@
 
 import os
 import random
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -14,7 +17,7 @@ import pytest
 
 from agentix.oanix.errors import JobError
 from agentix.oanix.jobs import Attempt, Cancelled, Completed, Failed, JobStore, Pending, Running
-from agentix.oanix.jobs.store import End
+from agentix.oanix.jobs.store import AttemptEnd
 from tests.oanix.job_processes import Workplace, wait_until
 
 
@@ -286,13 +289,22 @@ def test_a_claim_is_recorded_before_anything_starts(work: Workplace) -> None:
         assert second is not None
         assert second.spec.id == more
         assert store.claim("worker-3", limit=3) is None
-        other.finish(second, End("completed", exit_code=0))
+        other.finish(second, AttemptEnd("completed", exit_code=0))
         assert store.get(more).status == Completed(exit_code=0)
         (attempt,) = other.get(job).attempts
         assert (attempt.number, attempt.worker, attempt.ended) == (1, "worker-1", None)
         # No process holds the lock of that worker.
         assert other.settle_lost() == 1
         assert other.get(job).status == Failed(error="its worker worker-1 ended")
+
+
+def test_a_queue_of_another_version_is_refused(work: Workplace) -> None:
+    directory = work.queue.directory
+    with closing(sqlite3.connect(directory.database)) as database:
+        database.execute("PRAGMA user_version = 1")
+    message = f"{directory.database} cannot be used: it has version 1, not 2: take a new queue"
+    with pytest.raises(JobError, match=f"^{re.escape(message)}$"):
+        JobStore(directory)
 
 
 def test_a_long_queue_is_not_counted_to_its_end(work: Workplace) -> None:

@@ -1,6 +1,5 @@
 """Jobs: programs, scripts, tools and tasks that run from a queue, in processes of their own."""
 
-from agentix.oanix.jobs.directory import JobDirectory
 from agentix.oanix.jobs.job import (
     AgentTool,
     Attempt,
@@ -19,11 +18,10 @@ from agentix.oanix.jobs.job import (
     TerminalBench,
     Wasi,
 )
-from agentix.oanix.jobs.logs import LogChunk
 from agentix.oanix.jobs.manager import Manager
-from agentix.oanix.jobs.queue import JobQueue
-from agentix.oanix.jobs.store import JobStore
-from agentix.oanix.jobs.tool import Tool, ToolCall, ToolRegistry
+from agentix.oanix.jobs.queue import JobQueue, LogChunk
+from agentix.oanix.jobs.store import JobDirectory, JobStore
+from agentix.oanix.jobs.tools import Tool, ToolCall, ToolRegistry
 
 __all__ = [
     "AgentTool",

@@ -3,7 +3,6 @@
 import argparse
 import base64
 import json
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,8 @@ from pydantic import ValidationError
 from agentix.oanix.errors import JobError
 from agentix.oanix.fs.host import WorkspaceFs
 from agentix.oanix.jobs.job import AgentTool, Completed, Failed, Job, JobSpec, Script, Wasi
-from agentix.oanix.jobs.logs import LogChunk
 from agentix.oanix.jobs.manager import MAX_CONCURRENT, Manager
-from agentix.oanix.jobs.process import catch_signals
-from agentix.oanix.jobs.queue import JobQueue
+from agentix.oanix.jobs.queue import JobQueue, LogChunk
 from agentix.oanix.namespace import NamespaceBuilder, NamespaceSpec
 from agentix.oanix.options import (
     add_command_line,
@@ -232,5 +229,6 @@ def _run(options: argparse.Namespace) -> int:
     with JobQueue(options.queue) as queue:
         directory = queue.directory
     manager = Manager(directory, max_concurrent=options.max_concurrent, linger=linger)
-    manager.run(catch_signals([signal.SIGTERM, signal.SIGINT]))
+    manager.stop_at_signals()
+    manager.run()
     return 0

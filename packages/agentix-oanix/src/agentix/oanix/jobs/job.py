@@ -26,6 +26,7 @@ __all__ = [
     "RunSummary",
     "Running",
     "Script",
+    "StatusName",
     "Step",
     "TerminalBench",
     "Wasi",
@@ -33,6 +34,10 @@ __all__ = [
 
 OUTPUT = 64 << 20
 """Bytes of output that a job may write unless it is told otherwise."""
+
+
+StatusName = Literal["pending", "running", "completed", "failed", "cancelled"]
+"""The names of the states that a job can be in."""
 
 
 class Frozen(BaseModel):

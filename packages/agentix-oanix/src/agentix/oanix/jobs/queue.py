@@ -4,23 +4,41 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 from uuid import UUID
 
-from agentix.oanix.jobs.directory import JobDirectory
 from agentix.oanix.jobs.job import Job, JobSpec
-from agentix.oanix.jobs.logs import LogChunk, Stream, follow_logs, read_log
 from agentix.oanix.jobs.manager import start_manager
-from agentix.oanix.jobs.store import JobStore
-from agentix.oanix.jobs.watch import Watch
+from agentix.oanix.jobs.store import POLL_SECONDS, JobDirectory, JobStore
 from agentix.oanix.places import jobs_directory, keep_program
 
-__all__ = ["JobQueue"]
+__all__ = ["JobQueue", "LogChunk", "Stream"]
 
-SUBMITTING = 3600.0
+SUBMITTING_SECONDS = 3600.0
 """Seconds that submitting a job takes at most, after its program is kept."""
+
+CHUNK = 1 << 16
+"""Bytes of a chunk at most."""
+
+Stream = Literal["stdout", "stderr"]
+"""One of a job's outputs."""
+
+STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """A piece of a job's output."""
+
+    stream: Stream
+    """Which output it is of."""
+    offset: int
+    """Bytes before it, over all attempts of the job."""
+    data: bytes
+    """The piece."""
 
 
 class JobQueue:
@@ -37,7 +55,7 @@ class JobQueue:
         self._store = JobStore(self.directory)
 
     def close(self) -> None:
-        """Closes the database; the jobs go on."""
+        """Close the database; the jobs go on."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -52,7 +70,7 @@ class JobQueue:
         self.close()
 
     def submit(self, spec: JobSpec, *, start: bool = True) -> UUID:
-        """Adds a job, and gives its number.
+        """Add a job, and return its number.
 
         Args:
             spec: What the job is asked for.
@@ -67,7 +85,7 @@ class JobQueue:
         return spec.id
 
     def get(self, job: UUID) -> Job:
-        """Gives a job.
+        """Return a job.
 
         Raises:
             JobError: It is unknown.
@@ -75,11 +93,11 @@ class JobQueue:
         return self._store.get(job)
 
     def jobs(self) -> Sequence[Job]:
-        """Gives all jobs in the order of their submission."""
+        """Return all jobs in the order of their submission."""
         return self._store.jobs()
 
     def cancel(self, job: UUID) -> None:
-        """Cancels a job: at once where it waits, and soon where it runs.
+        """Cancel a job: at once where it waits, and soon where it runs.
 
         Raises:
             JobError: It is unknown, or has ended.
@@ -87,7 +105,7 @@ class JobQueue:
         self._store.cancel(job)
 
     def wait(self, job: UUID, timeout: float | None = None) -> Job:
-        """Waits until a job has ended.
+        """Wait until a job has ended.
 
         Args:
             job: The job's number.
@@ -98,43 +116,71 @@ class JobQueue:
             TimeoutError: It did not end in time.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with Watch([self.directory.ends.path]) as watch:
-            while not (found := self._store.get(job)).ended:
-                remaining = None if deadline is None else deadline - time.monotonic()
-                if remaining is not None and remaining <= 0:
+        while not (found := self._store.get(job)).ended:
+            pause = POLL_SECONDS
+            if deadline is not None:
+                pause = min(pause, deadline - time.monotonic())
+                if pause <= 0:
                     raise TimeoutError(f"job {job} is {found.status.status} after {timeout} s")
-                watch.wait(remaining)
+            time.sleep(pause)
         return found
 
     def logs(
         self, job: UUID, *, offsets: tuple[int, int] = (0, 0), follow: bool = True
     ) -> Iterator[LogChunk]:
-        """Gives what a job writes to its outputs, piece by piece, until it has ended.
+        """Yield what a job writes to its outputs, piece by piece, until it has ended.
 
         Args:
             job: The job's number.
             offsets: Bytes of standard output and of standard error to leave out.
-            follow: Waits for more; otherwise gives what is there.
+            follow: Waits for more; otherwise yields what is there.
 
         Raises:
             JobError: It is unknown.
         """
-        return follow_logs(self._store, job, offsets=offsets, follow=follow)
+        ended = self._store.get(job).ended
+        reached = dict(zip(STREAMS, offsets, strict=True))
+        while True:
+            # The state is asked for first: what is read after the end is all that there will be.
+            ended = ended or not follow or self._store.get(job).ended
+            for stream in STREAMS:
+                while data := self._read_log(job, stream, reached[stream]):
+                    yield LogChunk(stream, reached[stream], data)
+                    reached[stream] += len(data)
+            if ended:
+                return
+            time.sleep(POLL_SECONDS)
 
     def output(self, job: UUID, stream: Stream = "stdout") -> bytes:
-        """Gives all that a job has written to an output so far.
+        """Return all that a job has written to an output so far.
 
         Raises:
             JobError: It is unknown.
         """
-        self._store.get(job)
-        parts: list[bytes] = []
-        while part := read_log(self._store, job, stream, sum(map(len, parts))):
-            parts.append(part)
-        return b"".join(parts)
+        chunks = self.logs(job, follow=False)
+        return b"".join(chunk.data for chunk in chunks if chunk.stream == stream)
+
+    def _read_log(self, job: UUID, stream: Stream, offset: int) -> bytes:
+        try:
+            with self.file(job, f"{stream}.log").open("rb", buffering=0) as log:
+                return os.pread(log.fileno(), CHUNK, offset)
+        except FileNotFoundError:
+            return b""
+
+    def file(self, job: UUID, name: str) -> Path:
+        """Return the path of a file among a job's logs, such as `atif/trajectory.json`."""
+        return self.directory.logs(job) / name
+
+    def keep_program(self, wasm: bytes) -> Path:
+        """Keep the content of a program, so that jobs need no file of the submitter's.
+
+        Returns:
+            The file that has it, named by its SHA-256.
+        """
+        return keep_program(self.directory.programs, wasm)
 
     def prune(self, older: float = 0.0) -> int:
-        """Forgets jobs that have ended, with their logs and the programs kept for them alone.
+        """Forget jobs that have ended, with their logs and the programs kept for them alone.
 
         Args:
             older: Seconds since the end of a job that is forgotten.
@@ -149,21 +195,9 @@ class JobQueue:
         return len(pruned)
 
     def _prune_programs(self) -> None:
-        """Removes programs that no job has, unless one may be about to be submitted."""
+        """Remove programs that no job has, unless one may be about to be submitted."""
         specs = [job.spec.model_dump_json() for job in self.jobs()]
         for path in self.directory.programs.iterdir():
-            is_new = path.stat().st_mtime > time.time() - SUBMITTING
+            is_new = path.stat().st_mtime > time.time() - SUBMITTING_SECONDS
             if not is_new and not any(path.name in spec for spec in specs):
                 path.unlink()
-
-    def file(self, job: UUID, name: str) -> Path:
-        """Gives the path of a file among a job's logs, such as `atif/trajectory.json`."""
-        return self.directory.logs(job) / name
-
-    def keep_program(self, wasm: bytes) -> Path:
-        """Keeps the content of a program, so that jobs need no file of the submitter's.
-
-        Returns:
-            The file that has it, named by its SHA-256.
-        """
-        return keep_program(self.directory.programs, wasm)

@@ -1,43 +1,175 @@
-"""JobStore: jobs and their attempts in a SQLite database (WAL), and the order in which they run.
+"""What a queue of jobs keeps on disk: a directory, a SQLite database, and locks of processes.
 
-Every change is one transaction. An attempt is recorded before it starts, so however a process ends,
-each start of a job is known; what a worker had when it ended is settled by `settle_lost`.
+Every change of the database is one transaction. An attempt is recorded before it starts, so
+however a process ends, each start of a job is known; `settle_lost` ends the attempts of workers
+that are gone. What a change means for a job is decided by `states`.
 """
 
 import fcntl
+import os
 import sqlite3
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Self
 from uuid import UUID
 
 from agentix.oanix.errors import JobError
-from agentix.oanix.jobs.directory import JobDirectory
-from agentix.oanix.jobs.job import AttemptOutcome, Job, JobResult, JobSpec
-from agentix.oanix.jobs.lock import holder
-from agentix.oanix.jobs.rows import SCHEMA, attempt_of, has_ended, has_succeeded, status_of
+from agentix.oanix.jobs.job import Attempt, AttemptOutcome, Job, JobResult, JobSpec
+from agentix.oanix.jobs.states import (
+    JobEvent,
+    JobRecord,
+    effect_on_dependants,
+    event_of_end,
+    has_ended,
+)
 
-__all__ = ["Claim", "End", "JobStore"]
+__all__ = [
+    "POLL_SECONDS",
+    "AttemptEnd",
+    "Claim",
+    "JobDirectory",
+    "JobStore",
+    "ProcessLock",
+    "lock_holder",
+]
 
-NEXT = """
-SELECT place, spec FROM jobs WHERE status = 'pending' AND waiting = 0
-ORDER BY priority DESC, place LIMIT 1
+POLL_SECONDS = 0.05
+"""Seconds between two looks at a queue by those who wait for a change of it.
+
+It is the longest time until a worker takes a job, a cancelled job is told to stop, a waiting
+program hears of an end, or a follower sees what was written to a log.
 """
 
-BUSY = 60.0
+BUSY_SECONDS = 60.0
 """Seconds that a transaction waits for others."""
 
-StatusName = Literal["pending", "running", "completed", "failed", "cancelled"]
+SCHEMA_VERSION = 2
+"""The `user_version` of the database that this code reads and writes."""
+
+SCHEMA = f"""
+CREATE TABLE jobs (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    spec TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    retries INTEGER NOT NULL,
+    unmet INTEGER NOT NULL,
+    status TEXT NOT NULL DEFAULT 'pending',
+    exit_code INTEGER,
+    error TEXT,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    result TEXT
+);
+CREATE INDEX queue ON jobs (priority DESC, seq) WHERE status = 'pending' AND unmet = 0;
+CREATE TABLE dependencies (
+    job INTEGER NOT NULL REFERENCES jobs,
+    depends_on INTEGER NOT NULL REFERENCES jobs,
+    PRIMARY KEY (depends_on, job)
+) WITHOUT ROWID;
+CREATE TABLE attempts (
+    job INTEGER NOT NULL REFERENCES jobs,
+    number INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    started REAL NOT NULL,
+    ended REAL,
+    outcome TEXT,
+    exit_code INTEGER,
+    error TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (job, number)
+) WITHOUT ROWID;
+CREATE INDEX alive ON attempts (job) WHERE ended IS NULL;
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+FLOCK = "@hhqqi"
+"""`struct flock` of fcntl(2): type, whence, start, length and process."""
+
+
+class ProcessLock:
+    """A lock of this process on a file; the kernel releases it when the process ends.
+
+    It is a record lock of fcntl(2), which no child inherits. The file must not be opened and closed
+    by another part of the process, which would release it.
+
+    Args:
+        path: The file, made where it is missing.
+
+    Raises:
+        JobError: Another process has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._number)
+            raise JobError(f"another process holds {path}") from error
+
+    def release(self) -> None:
+        """Release the lock."""
+        os.close(self._number)
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the process that holds a lock, or `None`."""
+    try:
+        number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = struct.unpack(FLOCK, fcntl.fcntl(number, fcntl.F_GETLK, asked))
+    finally:
+        os.close(number)
+    return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
+
+
+class JobDirectory:
+    """The files of a queue; the directory is made where it is missing, for its user alone.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        """The directory."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in ("logs", "programs", "workers"):
+            (self.path / name).mkdir(exist_ok=True)
+        self.database = self.path / "jobs.sqlite"
+        """The database of the jobs."""
+        self.setup = self.path / "setup.lock"
+        """Locked while the database is made."""
+        self.start = self.path / "start.lock"
+        """Locked while a manager is started on demand."""
+        self.programs = self.path / "programs"
+        """Programs that were submitted with their content, named by their SHA-256."""
+        self.manager = self.path / "manager.lock"
+        """Held by the process that manages the queue."""
+        self.manager_log = self.path / "manager.log"
+        """The log of managers and workers."""
+
+    def worker(self, name: str) -> Path:
+        """Return the file that a worker holds while it lives."""
+        return self.path / "workers" / name
+
+    def logs(self, job: UUID) -> Path:
+        """Return the directory of a job's logs."""
+        return self.path / "logs" / str(job)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A job that a worker may start: its attempt is recorded."""
 
-    place: int
+    seq: int
     """The job's number in the database."""
     number: int
     """The attempt's number."""
@@ -46,7 +178,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class AttemptEnd:
     """How an attempt ended."""
 
     outcome: AttemptOutcome
@@ -58,11 +190,6 @@ class End:
     result: JobResult | None = None
     """What it came to."""
 
-    @property
-    def succeeded(self) -> bool:
-        """The job did what it was asked for."""
-        return self.outcome == "completed" and self.exit_code == 0
-
 
 class JobStore:
     """The jobs of a directory; a context manager, for one thread.
@@ -71,21 +198,24 @@ class JobStore:
         directory: Where the jobs are kept.
 
     Raises:
-        JobError: The database is damaged, or can not be written.
+        JobError: The database is damaged, of another version, or cannot be written.
     """
 
     def __init__(self, directory: JobDirectory) -> None:
         self.directory = directory
         """Where the jobs are kept."""
-        self._database = sqlite3.connect(directory.database, timeout=BUSY, isolation_level=None)
+        self._database = sqlite3.connect(
+            directory.database, timeout=BUSY_SECONDS, isolation_level=None
+        )
+        self._database.row_factory = sqlite3.Row
         try:
             self._set_up()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, JobError) as error:
             self._database.close()
-            raise JobError(f"{directory.database} can not be used: {error}") from error
+            raise JobError(f"{directory.database} cannot be used: {error}") from error
 
     def _set_up(self) -> None:
-        """Opens the database, and makes its tables where it is new.
+        """Open the database, and make its tables where it is new.
 
         One process at a time does so, because turning WAL on waits for nobody.
         """
@@ -93,12 +223,14 @@ class JobStore:
             fcntl.flock(turn, fcntl.LOCK_EX)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
-            query = "SELECT 1 FROM sqlite_schema WHERE name = 'alive'"
-            if self._database.execute(query).fetchone() is None:
+            version = self._number("PRAGMA user_version")
+            if self._number("SELECT count(*) FROM sqlite_schema") == 0:
                 self._database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+            elif version != SCHEMA_VERSION:
+                raise JobError(f"it has version {version}, not {SCHEMA_VERSION}: take a new queue")
 
     def close(self) -> None:
-        """Closes the database."""
+        """Close the database."""
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -113,8 +245,7 @@ class JobStore:
         self.close()
 
     @contextmanager
-    def _change(self) -> Iterator[None]:
-        """Makes a transaction of what is done, or nothing of it at an error."""
+    def _transaction(self) -> Iterator[None]:
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -125,40 +256,36 @@ class JobStore:
             raise
 
     def submit(self, spec: JobSpec) -> None:
-        """Adds a job to the queue.
+        """Add a job to the queue.
 
         Raises:
             JobError: There is a job of this number already, or one that it comes after is unknown.
         """
         self.directory.logs(spec.id).mkdir(exist_ok=True)
-        with self._change():
+        with self._transaction():
             needed = [self._row(wanted) for wanted in dict.fromkeys(spec.after)]
-            place = self._insert(spec, needed)
-            for row in needed:
-                if has_ended(row) and not has_succeeded(row):
-                    self._fail_after(place, row["id"])
+            unmet = [row for row in needed if not _has_succeeded(row)]
+            seq = self._insert(spec, len(unmet))
+            pairs = [(seq, row["seq"]) for row in needed]
+            self._database.executemany("INSERT INTO dependencies VALUES (?, ?)", pairs)
+            for row in unmet:
+                if has_ended(row["status"]):
+                    self._apply(seq, JobEvent.DEPENDENCY_FAILED, error=_failed_dependency(row))
                     break
-        self.directory.work.ring()
 
-    def _insert(self, spec: JobSpec, needed: Sequence[sqlite3.Row]) -> int:
-        waiting = sum(not has_succeeded(row) for row in needed)
-        values = (str(spec.id), spec.model_dump_json(), spec.priority, spec.retries, waiting)
-        columns = "id, spec, priority, retries, waiting"
+    def _insert(self, spec: JobSpec, unmet: int) -> int:
         try:
             inserted = self._database.execute(
-                f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?)",  # noqa: S608 - constant
-                values,
+                "INSERT INTO jobs (id, spec, priority, retries, unmet) VALUES (?, ?, ?, ?, ?)",
+                (str(spec.id), spec.model_dump_json(), spec.priority, spec.retries, unmet),
             )
         except sqlite3.IntegrityError as error:
             raise JobError(f"there is a job {spec.id} already") from error
-        place = inserted.lastrowid
-        assert place is not None
-        pairs = [(place, row["place"]) for row in needed]
-        self._database.executemany("INSERT INTO needs (job, needed) VALUES (?, ?)", pairs)
-        return place
+        assert inserted.lastrowid is not None
+        return inserted.lastrowid
 
     def claim(self, worker: str, limit: int) -> Claim | None:
-        """Takes the next job for a worker, and records the attempt.
+        """Take the next job for a worker, and record the attempt.
 
         Args:
             worker: The worker's name; it holds the lock of that name.
@@ -167,173 +294,154 @@ class JobStore:
         Returns:
             The job; `None` where there is none to start, or as many as may be are under way.
         """
-        with self._change():
-            found = self._database.execute(NEXT).fetchone()
-            if found is None or self.running() >= limit:
+        # Workers ask again and again: only one that sees a job takes the lock of the database.
+        if self._next(limit) is None:
+            return None
+        with self._transaction():
+            row = self._next(limit)
+            if row is None:
                 return None
-            place, spec = found
-            (before,) = self._database.execute(
-                "SELECT count(*) FROM attempts WHERE job = ?", (place,)
-            ).fetchone()
+            seq = row["seq"]
+            number = 1 + self._number("SELECT count(*) FROM attempts WHERE job = ?", seq)
             self._database.execute(
                 "INSERT INTO attempts (job, number, worker, started) VALUES (?, ?, ?, ?)",
-                (place, before + 1, worker, _now()),
+                (seq, number, worker, _now()),
             )
-            self._database.execute("UPDATE jobs SET status = 'running' WHERE place = ?", (place,))
-        return Claim(place, before + 1, JobSpec.model_validate_json(spec))
+            self._apply(seq, JobEvent.CLAIMED)
+        return Claim(seq, number, JobSpec.model_validate_json(row["spec"]))
 
-    def finish(self, claim: Claim, end: End) -> None:
-        """Records the end of an attempt, and what it means for the job and those after it."""
-        with self._change():
-            self._settle(claim.place, claim.number, end)
-        self._announce()
+    def _next(self, limit: int) -> sqlite3.Row | None:
+        query = (
+            "SELECT seq, spec FROM jobs WHERE status = 'pending' AND unmet = 0"
+            " ORDER BY priority DESC, seq LIMIT 1"
+        )
+        found: sqlite3.Row | None = self._database.execute(query).fetchone()
+        return found if found is not None and self.running() < limit else None
+
+    def finish(self, claim: Claim, end: AttemptEnd) -> None:
+        """Record the end of an attempt, and what it means for the job and those after it."""
+        with self._transaction():
+            self._finish(claim.seq, claim.number, end)
 
     def settle_lost(self, ends: Mapping[str, str] | None = None) -> int:
-        """Settles the attempts whose workers have ended, and gives their number.
+        """End the attempts whose workers are gone, and return how many they are.
 
         Args:
             ends: What is known about the ends of workers, by their names.
         """
-        lost = [row for row in self._alive() if holder(self.directory.worker(row[2])) is None]
+        query = "SELECT job, number, worker FROM attempts WHERE ended IS NULL"
+        alive = self._database.execute(query).fetchall()
+        lost = [row for row in alive if lock_holder(self.directory.worker(row["worker"])) is None]
         if not lost:
             return 0
-        with self._change():
-            for place, number, worker in lost:
+        with self._transaction():
+            for seq, number, worker in lost:
                 why = (ends or {}).get(worker, f"worker {worker} ended")
-                self._settle(place, number, End("lost", error=f"its {why}"))
+                self._finish(seq, number, AttemptEnd("lost", error=f"its {why}"))
                 self.directory.worker(worker).unlink(missing_ok=True)
-        self._announce()
         return len(lost)
 
-    def _alive(self) -> list[tuple[int, int, str]]:
-        query = "SELECT job, number, worker FROM attempts WHERE ended IS NULL"
-        return self._database.execute(query).fetchall()
-
-    def _settle(self, place: int, number: int, end: End) -> None:
-        """Ends an attempt, unless it is ended already, and gives its job a status."""
+    def _finish(self, seq: int, number: int, end: AttemptEnd) -> None:
+        """End an attempt, unless it has ended already."""
         ended = self._database.execute(
             "UPDATE attempts SET ended = ?, outcome = ?, exit_code = ?, error = ?"
             " WHERE job = ? AND number = ? AND ended IS NULL",
-            (_now(), end.outcome, end.exit_code, end.error, place, number),
+            (_now(), end.outcome, end.exit_code, end.error, seq, number),
         )
         if ended.rowcount == 0:
             return
-        cancelled, retries = self._database.execute(
-            "SELECT cancelled, retries FROM jobs WHERE place = ?", (place,)
-        ).fetchone()
         result = None if end.result is None else end.result.model_dump_json()
-        self._database.execute("UPDATE jobs SET result = ? WHERE place = ?", (result, place))
-        if end.succeeded:
-            self._set_status(place, "completed", exit_code=0)
-            self._release(place)
-        elif end.outcome == "cancelled" or (cancelled and end.outcome != "completed"):
-            self._end_badly(place, "cancelled")
-        elif end.outcome == "interrupted":
-            self._set_status(place, "pending")
-        elif retries > 0 and not cancelled:
-            self._database.execute(
-                "UPDATE jobs SET retries = retries - 1 WHERE place = ?", (place,)
+        self._database.execute("UPDATE jobs SET result = ? WHERE seq = ?", (result, seq))
+        event = event_of_end(self._record(seq), end.outcome, end.exit_code)
+        self._apply(seq, event, exit_code=end.exit_code, error=end.error)
+
+    def _apply(
+        self, seq: int, event: JobEvent, *, exit_code: int | None = None, error: str = ""
+    ) -> None:
+        """Record an event of a job, and its effects on all that depend on it."""
+        effects = [(seq, self._move(seq, event, exit_code, error))]
+        while effects:
+            seq, effect = effects.pop()
+            if effect is None:
+                continue
+            (row,) = self._rows("SELECT id FROM jobs WHERE seq = ?", seq)
+            dependants = self._rows(
+                "SELECT job FROM dependencies JOIN jobs ON seq = job"
+                " WHERE depends_on = ? AND status = 'pending'",
+                seq,
             )
-            self._set_status(place, "pending")
-        elif end.outcome == "completed":
-            self._end_badly(place, "completed", exit_code=end.exit_code)
-        else:
-            self._end_badly(place, "failed", error=end.error)
+            for (job,) in dependants:
+                effects.append((job, self._move(job, effect, error=_failed_dependency(row))))
 
-    def _set_status(
-        self,
-        place: int,
-        status: StatusName,
-        exit_code: int | None = None,
-        error: str | None = None,
-    ) -> None:
+    def _move(
+        self, seq: int, event: JobEvent, exit_code: int | None = None, error: str = ""
+    ) -> JobEvent | None:
+        """Record an event of one job, and return what it is to those that depend on it."""
+        after = self._record(seq).after(event)
         self._database.execute(
-            "UPDATE jobs SET status = ?, exit_code = ?, error = ? WHERE place = ?",
-            (status, exit_code, error, place),
+            "UPDATE jobs SET status = ?, unmet = ?, retries = ?, cancelled = ?,"
+            " exit_code = ?, error = ? WHERE seq = ?",
+            (
+                *(after.status, after.unmet, after.retries, after.cancelled),
+                exit_code if after.status == "completed" else None,
+                error if after.status == "failed" else None,
+                seq,
+            ),
         )
+        return effect_on_dependants(event, after.status)
 
-    def _release(self, place: int) -> None:
-        """Lets the jobs after a job wait for one less."""
-        self._database.execute(
-            "UPDATE jobs SET waiting = waiting - 1"
-            " WHERE place IN (SELECT job FROM needs WHERE needed = ?)",
-            (place,),
-        )
-
-    def _end_badly(
-        self,
-        place: int,
-        status: StatusName,
-        exit_code: int | None = None,
-        error: str | None = None,
-    ) -> None:
-        """Ends a job, and fails those that come after it."""
-        self._set_status(place, status, exit_code, error)
-        query = (
-            "SELECT place FROM jobs WHERE status = 'pending'"
-            " AND place IN (SELECT job FROM needs WHERE needed = ?)"
-        )
-        (name,) = self._database.execute("SELECT id FROM jobs WHERE place = ?", (place,)).fetchone()
-        for (following,) in self._database.execute(query, (place,)).fetchall():
-            self._fail_after(following, name)
-
-    def _fail_after(self, place: int, needed: str) -> None:
-        self._end_badly(
-            place, "failed", error=f"job {needed}, which it comes after, did not succeed"
-        )
+    def _record(self, seq: int) -> JobRecord:
+        query = "SELECT status, unmet, retries, cancelled FROM jobs WHERE seq = ?"
+        status, unmet, retries, cancelled = self._database.execute(query, (seq,)).fetchone()
+        return JobRecord(status, unmet, retries, bool(cancelled))
 
     def cancel(self, job: UUID) -> None:
-        """Cancels a job: at once where it waits, and soon where it runs.
+        """Cancel a job: at once where it waits, and soon where it runs.
 
         Raises:
             JobError: The job is unknown, or has ended.
         """
-        with self._change():
+        with self._transaction():
             row = self._row(job)
-            if has_ended(row):
+            if has_ended(row["status"]):
                 raise JobError(f"job {job} has ended: it is {row['status']}")
-            self._database.execute("UPDATE jobs SET cancelled = 1 WHERE id = ?", (str(job),))
-            if row["status"] == "pending":
-                self._end_badly(row["place"], "cancelled")
-        self.directory.cancels.ring()
-        self._announce()
+            self._apply(row["seq"], JobEvent.CANCEL_REQUESTED)
 
     def prune(self, before: float) -> Sequence[UUID]:
-        """Forgets the jobs that ended before a time, and gives their numbers.
+        """Forget the jobs that ended before a time, and return their numbers.
 
         Args:
             before: Seconds since 1970.
         """
         query = (
-            "SELECT place, id FROM jobs WHERE status NOT IN ('pending', 'running')"
-            " AND NOT EXISTS (SELECT 1 FROM attempts WHERE job = place AND ended >= ?)"
+            "SELECT seq, id FROM jobs WHERE status NOT IN ('pending', 'running')"
+            " AND NOT EXISTS (SELECT 1 FROM attempts WHERE job = seq AND ended >= ?)"
         )
-        with self._change():
-            found = self._database.execute(query, (before,)).fetchall()
-            for place, _ in found:
-                self._database.execute("DELETE FROM needs WHERE ? IN (job, needed)", (place,))
-                self._database.execute("DELETE FROM attempts WHERE job = ?", (place,))
-                self._database.execute("DELETE FROM jobs WHERE place = ?", (place,))
-        return [UUID(name) for _, name in found]
+        with self._transaction():
+            found = self._rows(query, before)
+            for seq, _ in found:
+                self._database.execute(
+                    "DELETE FROM dependencies WHERE ? IN (job, depends_on)", (seq,)
+                )
+                self._database.execute("DELETE FROM attempts WHERE job = ?", (seq,))
+                self._database.execute("DELETE FROM jobs WHERE seq = ?", (seq,))
+        return [UUID(row["id"]) for row in found]
 
     def is_cancelled(self, claim: Claim) -> bool:
-        """Tells whether a job that runs is to be cancelled."""
-        query = "SELECT cancelled FROM jobs WHERE place = ?"
-        return bool(self._database.execute(query, (claim.place,)).fetchone()[0])
+        """Return whether a job that runs is to be cancelled."""
+        return bool(self._number("SELECT cancelled FROM jobs WHERE seq = ?", claim.seq))
 
     def running(self) -> int:
-        """Counts the attempts that are under way."""
-        query = "SELECT count(*) FROM attempts WHERE ended IS NULL"
-        return int(self._database.execute(query).fetchone()[0])
+        """Return how many attempts are under way."""
+        return self._number("SELECT count(*) FROM attempts WHERE ended IS NULL")
 
     def ready(self, most: int) -> int:
-        """Counts the jobs that could start now, up to a number: a queue may be long."""
-        jobs = "SELECT 1 FROM jobs WHERE status = 'pending' AND waiting = 0 LIMIT ?"
-        query = f"SELECT count(*) FROM ({jobs})"  # noqa: S608 - constant
-        return int(self._database.execute(query, (most,)).fetchone()[0])
+        """Return how many jobs could start now, up to a number: a queue may be long."""
+        jobs = "SELECT 1 FROM jobs WHERE status = 'pending' AND unmet = 0 LIMIT ?"
+        return self._number(f"SELECT count(*) FROM ({jobs})", most)  # noqa: S608 - constant
 
     def get(self, job: UUID) -> Job:
-        """Gives a job.
+        """Return a job.
 
         Raises:
             JobError: It is unknown.
@@ -341,32 +449,54 @@ class JobStore:
         return self._job(self._row(job))
 
     def jobs(self) -> Sequence[Job]:
-        """Gives all jobs in the order of their submission."""
-        return [self._job(row) for row in self._rows("SELECT * FROM jobs ORDER BY place")]
+        """Return all jobs in the order of their submission."""
+        return [self._job(row) for row in self._rows("SELECT * FROM jobs ORDER BY seq")]
 
     def _row(self, job: UUID) -> sqlite3.Row:
         for row in self._rows("SELECT * FROM jobs WHERE id = ?", str(job)):
             return row
         raise JobError(f"there is no job {job}")
 
-    def _rows(self, query: str, *values: object) -> Sequence[sqlite3.Row]:
-        cursor = self._database.cursor()
-        cursor.row_factory = sqlite3.Row
-        return cursor.execute(query, values).fetchall()
+    def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
+        return self._database.execute(query, values).fetchall()
+
+    def _number(self, query: str, *values: object) -> int:
+        return int(self._database.execute(query, values).fetchone()[0])
 
     def _job(self, row: sqlite3.Row) -> Job:
         query = "SELECT * FROM attempts WHERE job = ? ORDER BY number"
         return Job(
             spec=JobSpec.model_validate_json(row["spec"]),
-            status=status_of(row),
-            attempts=tuple(attempt_of(found) for found in self._rows(query, row["place"])),
+            status=_status(row),
+            attempts=tuple(_attempt(found) for found in self._rows(query, row["seq"])),
             result=None if row["result"] is None else JobResult.model_validate_json(row["result"]),
         )
 
-    def _announce(self) -> None:
-        """Wakes workers, for which there may be room or work, and those who wait for jobs."""
-        self.directory.ends.ring()
-        self.directory.work.ring()
+
+def _has_succeeded(row: sqlite3.Row) -> bool:
+    return (row["status"], row["exit_code"]) == ("completed", 0)
+
+
+def _failed_dependency(row: sqlite3.Row) -> str:
+    return f"job {row['id']}, which it comes after, did not succeed"
+
+
+def _status(row: sqlite3.Row) -> Any:
+    """Return the fields of the `JobStatus` in a row of `jobs`."""
+    fields = {"completed": ("exit_code",), "failed": ("error",)}.get(row["status"], ())
+    return {name: row[name] for name in ("status", *fields)}
+
+
+def _attempt(row: sqlite3.Row) -> Attempt:
+    return Attempt(
+        number=row["number"],
+        worker=row["worker"],
+        started=datetime.fromtimestamp(row["started"], UTC),
+        ended=None if row["ended"] is None else datetime.fromtimestamp(row["ended"], UTC),
+        outcome=row["outcome"],
+        exit_code=row["exit_code"],
+        error=row["error"],
+    )
 
 
 def _now() -> float:

@@ -1,68 +1,87 @@
 """Worker: a process that takes jobs from a store, one after the other, and runs them.
 
-A thread of its own runs the jobs, and the main thread watches over it. A worker leaves after the
-job that it has when its standard input ends, which the manager holds the other end of. At SIGTERM
-it gives the job back to the queue first.
+    main thread    waits for signals, looks at the store, and stops what is to stop
+    thread "jobs"  claim ──► Execution.run ──► finish ──► claim ...
+
+A worker leaves after the job that it has when its standard input ends, which the manager holds the
+other end of. At SIGTERM it gives the job back to the queue first.
 """
 
 import argparse
+import json
 import logging
 import os
+import posixpath
+import select
 import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
-from agentix.oanix.jobs.directory import JobDirectory
-from agentix.oanix.jobs.execution import Execution
-from agentix.oanix.jobs.lock import ProcessLock
-from agentix.oanix.jobs.process import STUCK, Wakeup, catch_signals
-from agentix.oanix.jobs.store import Claim, End, JobStore
-from agentix.oanix.jobs.tool import ToolRegistry
-from agentix.oanix.jobs.toolbox import TOOLBOX
-from agentix.oanix.jobs.watch import Watch, wait_for
+from pydantic_core import to_jsonable_python
+
+from agentix.oanix.errors import FsError, JobError, NotFoundError, OanixError
+from agentix.oanix.jobs.job import (
+    AgentTool,
+    JobResult,
+    JobSpec,
+    RunSummary,
+    Script,
+    Step,
+    TerminalBench,
+    Wasi,
+)
+from agentix.oanix.jobs.store import (
+    POLL_SECONDS,
+    AttemptEnd,
+    Claim,
+    JobDirectory,
+    JobStore,
+    ProcessLock,
+)
+from agentix.oanix.jobs.tools import TOOLBOX, ToolCall, ToolRegistry, find_interpreter
 from agentix.oanix.machine import Machine
+from agentix.oanix.mount import Mount
+from agentix.oanix.namespace import Namespace
+from agentix.oanix.node import Kind, Node, OpenFlags
 from agentix.oanix.places import modules_directory
+from agentix.oanix.run import RunConfig
+from agentix.oanix.service import File, FileService
+from agentix.oanix.services.logs import LogsFs
+from agentix.oanix.services.task import TaskFs
+from agentix.oanix.services.trajectory import Trajectory
+from agentix.oanix.stop import Cancellation, Reason
+from agentix.version import VERSION
 
-__all__ = ["GRACE", "Worker", "main"]
+__all__ = ["EXIT_STUCK", "GRACE_SECONDS", "Execution", "JobWorker", "main"]
 
 logger = logging.getLogger(__name__)
 
-GRACE = 3.0
-"""Seconds that a job has to end after its job was stopped or its time was over."""
+GRACE_SECONDS = 3.0
+"""Seconds that a job has to end after it was stopped or its time was over."""
 
-LOOK = 1.0
-"""Seconds after which a worker looks for work though nothing told it to."""
+EXIT_STUCK = 70
+"""The exit code of a worker whose job did not end when it was told to."""
+
+OBSERVED_BYTES = 1 << 16
+"""Bytes of each output that a trajectory shows."""
 
 STDIN = 0
 
+STEP_NAMES = {Wasi: "program", Script: "script", AgentTool: "tool"}
 
-class Task:
-    """The job that a worker has, and when it must have ended."""
-
-    def __init__(self, claim: Claim, execution: Execution) -> None:
-        self.claim = claim
-        self.execution = execution
-        timeout = claim.spec.timeout_secs
-        self.overdue = None if timeout is None else time.monotonic() + timeout + GRACE
-
-    def stop(self, interrupted: bool) -> None:
-        """Stops the job."""
-        self.execution.stop.stop("interrupted" if interrupted else "cancelled")
-        end = time.monotonic() + GRACE
-        self.overdue = end if self.overdue is None else min(end, self.overdue)
-
-    def end(self) -> End:
-        """Gives the end of a job that did not end when it was told to."""
-        why = self.execution.stop.why
-        if why is None:
-            return End("failed", error=f"timeout: the job did not end within {GRACE} s after it")
-        return End(why, error=f"the job did not end within {GRACE} s")
+ServiceT = TypeVar("ServiceT", bound=FileService)
+StopCause = Literal["cancelled", "interrupted"]
 
 
-class Worker:
+class JobWorker:
     """Takes jobs and runs them, until it is to leave.
 
     Args:
@@ -86,16 +105,16 @@ class Worker:
         self._limit = limit
         self._machine = machine
         self._tools = tools
-        self._leaving, self._left = Wakeup(), Wakeup()
-        self._is_leaving = self._is_interrupted = self._has_failed = False
-        self._task: Task | None = None
+        self._interrupted = self._has_failed = False
+        self._current: tuple[Claim, Execution] | None = None
         self._turn = threading.Lock()
 
-    def run(self, signals: Wakeup) -> bool:
-        """Works until standard input ends or a signal comes.
+    def interrupt(self) -> None:
+        """Make the worker give its job back and leave; it may be called by a signal handler."""
+        self._interrupted = True
 
-        Args:
-            signals: Is readable after a signal.
+    def run(self) -> bool:
+        """Work until standard input ends or the worker is interrupted.
 
         Returns:
             Whether the worker could do its work to the end.
@@ -106,98 +125,374 @@ class Worker:
         lock = ProcessLock(self._directory.worker(self._name))
         runner = threading.Thread(target=self._work, name="jobs", daemon=True)
         runner.start()
-        self._watch_over(signals)
-        runner.join()
+        with JobStore(self._directory) as store:
+            while runner.is_alive():
+                runner.join(POLL_SECONDS)
+                self._look_around(store)
         self._directory.worker(self._name).unlink()
         lock.release()
         return not self._has_failed
 
+    def _look_around(self, store: JobStore) -> None:
+        """Stop the job that is to stop, or this process where the job does not."""
+        with self._turn:
+            if self._current is None:
+                return
+            claim, execution = self._current
+            if self._interrupted:
+                execution.stop("interrupted")
+            if store.is_cancelled(claim):
+                execution.stop("cancelled")
+            if execution.is_overdue():
+                # No thread can be made to end, so its process does.
+                logger.warning("job %s did not end, so its worker does", claim.spec.id)
+                store.finish(claim, execution.overdue_end())
+                os._exit(EXIT_STUCK)
+
     def _work(self) -> None:
-        """Takes and runs jobs."""
+        """Take and run jobs."""
         try:
-            with JobStore(self._directory) as store, Watch([self._directory.work.path]) as watch:
-                while not self._is_leaving:
-                    watch.clear()
+            with JobStore(self._directory) as store:
+                while not self._interrupted and not _stdin_ends_within(0):
                     claim = store.claim(self._name, self._limit)
                     if claim is None:
-                        wait_for([watch, self._leaving], LOOK)
+                        _stdin_ends_within(POLL_SECONDS)
                     else:
-                        store.finish(claim, self._perform(store, claim))
+                        store.finish(claim, self._perform(claim))
         except Exception:
             self._has_failed = True
-            logger.exception("the worker can not go on")
-        finally:
-            self._left.set()
+            logger.exception("the worker cannot go on")
 
-    def _perform(self, store: JobStore, claim: Claim) -> End:
+    def _perform(self, claim: Claim) -> AttemptEnd:
         logs = self._directory.logs(claim.spec.id)
-        task = Task(claim, Execution(claim.spec, self._machine, self._tools, logs))
+        execution = Execution(claim.spec, self._machine, self._tools, logs)
         with self._turn:
-            self._task = task
-            if self._is_interrupted:
-                task.stop(interrupted=True)
-        if store.is_cancelled(claim):
-            task.stop(interrupted=False)
+            self._current = claim, execution
         try:
-            return task.execution.run()
+            return execution.run()
         except Exception as error:
             logger.exception("attempt %s of job %s failed", claim.number, claim.spec.id)
-            return End("failed", error=repr(error))
+            return AttemptEnd("failed", error=repr(error))
         finally:
             with self._turn:
-                self._task = None
+                self._current = None
 
-    def _watch_over(self, signals: Wakeup) -> None:
-        """Stops jobs that are cancelled, and sees when the worker is to leave."""
-        sources: list[Wakeup | Watch | int] = [self._left, signals, STDIN]
-        with (
-            JobStore(self._directory) as store,
-            Watch([self._directory.cancels.path]) as cancels,
-        ):
-            while True:
-                ready = wait_for([cancels, *sources], LOOK)
-                if self._left.fileno() in ready:
-                    return
-                if cancels.fileno() in ready:
-                    cancels.clear()
-                    self._stop_cancelled(store)
-                if STDIN in ready:
-                    sources.remove(STDIN)
-                    self._leave()
-                if signals.fileno() in ready:
-                    signals.taken()
-                    self._interrupt()
-                self._end_overdue(store)
 
-    def _leave(self) -> None:
-        self._is_leaving = True
-        self._leaving.set()
+def _stdin_ends_within(seconds: float) -> bool:
+    return bool(select.select([STDIN], [], [], seconds)[0])
 
-    def _interrupt(self) -> None:
-        self._leave()
-        with self._turn:
-            self._is_interrupted = True
-            if self._task is not None:
-                self._task.stop(interrupted=True)
 
-    def _stop_cancelled(self, store: JobStore) -> None:
-        task = self._task
-        if task is not None and store.is_cancelled(task.claim):
-            task.stop(interrupted=False)
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """How a step of a job ended."""
 
-    def _end_overdue(self, store: JobStore) -> None:
-        """Ends the worker, where its job does not: no thread can be made to end."""
-        with self._turn:
-            task = self._task
-            if task is None or task.overdue is None or time.monotonic() < task.overdue:
-                return
-            logger.warning("job %s did not end, so its worker does", task.claim.spec.id)
-            store.finish(task.claim, task.end())
-            os._exit(STUCK)
+    exit_code: int
+    """The exit code; 1 for a tool that failed."""
+    error: str = ""
+    """Why it did not come to its own end."""
+    run: RunSummary | None = None
+    """What a program came to."""
+    value: Any = None
+    """What a tool returned."""
+
+
+class Execution:
+    """One attempt of a job, from its namespace to its end.
+
+    Args:
+        spec: What the job is asked for.
+        machine: Runs its programs.
+        tools: The tools that it may call.
+        logs: The directory of its logs.
+    """
+
+    def __init__(self, spec: JobSpec, machine: Machine, tools: ToolRegistry, logs: Path) -> None:
+        self._spec = spec
+        self._machine = machine
+        self._tools = tools
+        self._directory = logs
+        self._output = LogWriter(logs)
+        self._logs = LogsFs()
+        self._trajectory = Trajectory("agentix-oanix", VERSION, str(spec.id))
+        self._cancellation = Cancellation()
+        self._stopped_by: StopCause | None = None
+        self._deadline = None if spec.timeout_secs is None else time.monotonic() + spec.timeout_secs
+        self._overdue = None if self._deadline is None else self._deadline + GRACE_SECONDS
+
+    def stop(self, cause: StopCause) -> None:
+        """Stop the attempt from another thread; the first cause holds."""
+        if self._stopped_by is None:
+            self._stopped_by = cause
+            end = time.monotonic() + GRACE_SECONDS
+            self._overdue = end if self._overdue is None else min(end, self._overdue)
+            self._cancellation.cancel()
+
+    def is_overdue(self) -> bool:
+        """Return whether the attempt did not end when it was told to."""
+        return self._overdue is not None and time.monotonic() >= self._overdue
+
+    def overdue_end(self) -> AttemptEnd:
+        """Return the end of an attempt that is overdue."""
+        error = f"the job did not end within {GRACE_SECONDS} s"
+        if self._stopped_by is None:
+            return AttemptEnd("failed", error=f"timeout: {error} after it")
+        return AttemptEnd(self._stopped_by, error=error)
+
+    def run(self) -> AttemptEnd:
+        """Do what the job is asked for, and return how it ended."""
+        with self._output:
+            try:
+                namespace = Namespace.of(self._spec.namespace)
+                self._logs = _service_at(namespace, "/logs", LogsFs) or self._logs
+                end = self._perform(namespace)
+            except OanixError as error:
+                end = AttemptEnd("failed", error=str(error))
+        if self._trajectory.steps:
+            self._trajectory.save(self._logs)
+        _save_logs(self._logs, self._directory)
+        if self._stopped_by is not None and end.outcome != "completed":
+            return AttemptEnd(self._stopped_by, error=end.error, result=end.result)
+        return end
+
+    def _perform(self, namespace: Namespace) -> AttemptEnd:
+        if not _is_directory(namespace, self._spec.working_dir):
+            raise JobError(f"the working directory {self._spec.working_dir} is no directory")
+        task = _service_at(namespace, "/task", TaskFs)
+        if task is not None:
+            task.status = "running"
+        match self._spec.kind:
+            case TerminalBench() as bench:
+                steps = self._judge(bench, namespace, task)
+            case step:
+                steps = [self._step(STEP_NAMES[type(step)], step, namespace)]
+        last = steps[-1]
+        runs = tuple(step.run for step in steps if step.run is not None)
+        value = last.value if task is None or task.result is None else task.result
+        result = JobResult(runs=runs, value=value)
+        if last.error:
+            return AttemptEnd("failed", error=last.error, result=result)
+        return AttemptEnd("completed", exit_code=last.exit_code, result=result)
+
+    def _judge(
+        self, bench: TerminalBench, namespace: Namespace, task: TaskFs | None
+    ) -> Sequence[StepEnd]:
+        """Let the agent work and the verifier judge."""
+        if task is None or task.task.id != bench.task_id:
+            there = "nothing" if task is None else f"task {task.task.id}"
+            raise JobError(f"the job is about task {bench.task_id}, and at /task is {there}")
+        self._trajectory.message("user", task.task.description or task.task.id)
+        agent = self._step("agent", bench.agent, namespace, bench.agent_timeout_secs)
+        if self._cancellation.cancelled:
+            return [agent]
+        if bench.tests is not None:
+            tests = Namespace.of(bench.tests)
+            namespace = Namespace([*namespace.mounts, Mount("/tests", tests, readonly=True)])
+        verifier = self._step("verifier", bench.verifier, namespace, bench.verifier_timeout_secs)
+        passed = verifier.exit_code == 0 and not verifier.error
+        task.status = "completed" if passed else "failed"
+        return [agent, verifier]
+
+    def _step(
+        self, name: str, step: Step, namespace: Namespace, timeout: float | None = None
+    ) -> StepEnd:
+        match step:
+            case Wasi():
+                program = self._path(step.program)
+                words = [posixpath.basename(program), *step.arguments]
+                return self._run(name, program, words, step.stdin, namespace, timeout)
+            case Script():
+                script = self._path(step.script_path)
+                program, options = find_interpreter(namespace, step, script)
+                words = [posixpath.basename(program), *options, script, *step.arguments]
+                return self._run(name, program, words, step.stdin, namespace, timeout)
+            case AgentTool():
+                return self._call(step, namespace, timeout)
+
+    def _path(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join("/", self._spec.working_dir, path))
+
+    def _run(
+        self,
+        name: str,
+        program: str,
+        arguments: Sequence[str],
+        stdin: str,
+        namespace: Namespace,
+        timeout: float | None,
+    ) -> StepEnd:
+        """Run a program of the namespace."""
+        spec = self._spec
+        config = RunConfig(
+            arguments=arguments,
+            environment=self._environment(),
+            stdin=stdin.encode(),
+            stdout=self._write_stdout,
+            stderr=self._write_stderr,
+            keep_output=OBSERVED_BYTES,
+            output=spec.output,
+            fuel=spec.fuel,
+            timeout=self._remaining(timeout),
+            memory=spec.memory,
+            deterministic=spec.deterministic,
+            seed=spec.seed,
+            cancellation=self._cancellation,
+            record=spec.record,
+        )
+        result = self._machine.run(_read_program(namespace, program), namespace, config)
+        self._logs.record(result)
+        self._trajectory.run(arguments, result)
+        if result.trace is not None:
+            result.trace.save(self._directory / f"trace-{name}")
+        error = "" if result.reason is Reason.EXIT else f"{result.reason}: {result.message}"
+        return StepEnd(result.exit_code, error, RunSummary.of(name, result))
+
+    def _call(self, step: AgentTool, namespace: Namespace, timeout: float | None) -> StepEnd:
+        """Call a tool."""
+        tool = self._tools.get(step.name)
+        with self._limited(timeout) as cancellation:
+            call = ToolCall(
+                namespace=namespace,
+                args=step.args,
+                input=step.input,
+                environment=self._environment(),
+                working_dir=self._spec.working_dir,
+                machine=self._machine,
+                cancellation=cancellation,
+                stdout=self._write_stdout,
+                stderr=self._write_stderr,
+            )
+            try:
+                value = to_jsonable_python(tool(call))
+                end = StepEnd(0, value=value)
+            except Exception as error:  # a tool is the code of others
+                self._write_stderr(traceback.format_exc().encode())
+                end = StepEnd(1, f"the tool {step.name} failed: {error!r}")
+            if cancellation.cancelled and not self._cancellation.cancelled:
+                end = StepEnd(124, f"{Reason.TIMEOUT}: the time is over")
+            elif cancellation.cancelled:
+                end = StepEnd(130, f"{Reason.CANCELLED}: cancelled")
+        arguments = {"args": list(step.args), "input": step.input}
+        observed = end.error or json.dumps(end.value)
+        self._trajectory.call(step.name, arguments, observed, {"exit_code": end.exit_code})
+        return end
+
+    @contextmanager
+    def _limited(self, timeout: float | None) -> Iterator[Cancellation]:
+        """Make a cancellation that follows the attempt's own, and a limit of time."""
+        limited, remaining = Cancellation(), self._remaining(timeout)
+        undo = self._cancellation.watch(limited.cancel)
+        if self._cancellation.cancelled:
+            limited.cancel()
+        timer = threading.Timer(remaining, limited.cancel) if remaining is not None else None
+        if timer is not None:
+            timer.start()
+        try:
+            yield limited
+        finally:
+            undo()
+            if timer is not None:
+                timer.cancel()
+
+    def _remaining(self, timeout: float | None) -> float | None:
+        """Return the seconds that a step may take."""
+        if self._deadline is None:
+            return timeout
+        remaining = max(0.0, self._deadline - time.monotonic())
+        return remaining if timeout is None else min(timeout, remaining)
+
+    def _environment(self) -> dict[str, str]:
+        place = {} if self._spec.working_dir == "/" else {"PWD": self._spec.working_dir}
+        return place | dict(self._spec.env_vars)
+
+    def _write_stdout(self, piece: bytes) -> None:
+        """Add to standard output, in the job's logs and in the namespace's."""
+        self._output.write("stdout", piece)
+        self._logs.stdout.add(piece)
+
+    def _write_stderr(self, piece: bytes) -> None:
+        """Add to standard error, in the job's logs and in the namespace's."""
+        self._output.write("stderr", piece)
+        self._logs.stderr.add(piece)
+
+
+class LogWriter:
+    """Adds to the outputs of a job; a file is made with its first piece.
+
+    Args:
+        directory: The job's logs.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[str, int] = {}
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Add a piece to the end of an output, where readers see it at once."""
+        number = self._files.get(stream)
+        if number is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            number = self._files[stream] = os.open(self._directory / f"{stream}.log", flags, 0o600)
+        view = memoryview(data)
+        while len(view):
+            view = view[os.write(number, view) :]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number in self._files.values():
+            os.close(number)
+        self._files.clear()
+
+
+def _save_logs(logs: LogsFs, directory: Path) -> None:
+    """Write the trajectories, events and metrics of an attempt where the job's logs are."""
+    if logs.events.data:
+        (directory / "events.jsonl").write_bytes(bytes(logs.events.data))
+    (directory / "metrics.json").write_bytes(logs.metrics())
+    _save_tree(logs.trajectories.attach(), directory / "atif")
+
+
+def _save_tree(node: Node, target: Path) -> None:
+    """Write the files below a directory of a service; links are left out."""
+    below = [(entry.name, node.lookup(entry.name)) for entry in node.entries()]
+    files = [(name, found) for name, found in below if found.kind is Kind.REGULAR]
+    if files:
+        target.mkdir(parents=True, exist_ok=True)
+    for name, file in files:
+        (target / name).write_bytes(File(file.open(OpenFlags())).read())
+    for name, directory in below:
+        if directory.kind is Kind.DIRECTORY:
+            _save_tree(directory, target / name)
+
+
+def _service_at(namespace: Namespace, path: str, kind: type[ServiceT]) -> ServiceT | None:
+    """Return the service at a path, where it is of a class."""
+    found = namespace.resolve(path)
+    return found[0] if found is not None and isinstance(found[0], kind) else None
+
+
+def _is_directory(namespace: Namespace, path: str) -> bool:
+    try:
+        return namespace.stat(path).is_dir
+    except FsError:
+        return False
+
+
+def _read_program(namespace: Namespace, path: str) -> bytes:
+    try:
+        return namespace.read(path)
+    except NotFoundError as error:
+        raise JobError(f"there is no program {path} in the namespace") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Works as the command line says."""
+    """Work as the command line says."""
     parser = argparse.ArgumentParser(prog="agentix-oanix worker", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("name")
@@ -205,11 +500,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signals = catch_signals([signal.SIGTERM])
     machine = Machine(modules_directory(os.environ))
     directory = JobDirectory(options.directory)
-    worker = Worker(directory, options.name, options.limit, machine, ToolRegistry(TOOLBOX))
-    return 0 if worker.run(signals) else 1
+    worker = JobWorker(directory, options.name, options.limit, machine, ToolRegistry(TOOLBOX))
+    signal.signal(signal.SIGTERM, lambda *_: worker.interrupt())
+    return 0 if worker.run() else 1
 
 
 if __name__ == "__main__":
