@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentix.oanix import Machine, MemFs, Namespace, RunConfig, RunResult
+from tests.oanix.oracle import OracleMachine
 from tests.oanix.programs import CACHE, ROOT, compile_guest
 
 __all__ = ["CACHE", "GUESTS", "ROOT", "Run", "compile_guest"]
@@ -21,10 +22,11 @@ def files_wasm() -> bytes:
     return compile_guest(GUESTS / "files.c")
 
 
-@pytest.fixture(scope="session", params=["fast", "public"])
+@pytest.fixture(scope="session", params=[Machine, OracleMachine])
 def machine(request: pytest.FixtureRequest) -> Machine:
-    """A machine by each of the two paths."""
-    return Machine(fast=request.param == "fast")
+    """A machine, and the oracle of host calls."""
+    made: Machine = request.param()
+    return made
 
 
 @pytest.fixture

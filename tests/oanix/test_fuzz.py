@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from agentix.oanix import DeviceFs, Machine, MemFs, Namespace, RunConfig
 from agentix.oanix.wasi.abi import MODULE, SIGNATURES
+from tests.oanix.oracle import OracleMachine
 
 TYPES = {"i": "i32", "I": "i64"}
 NARROW = st.one_of(
@@ -49,9 +50,10 @@ def program(made: list[tuple[str, list[int]]], memory: bytes) -> bytes:
     )
 
 
-@pytest.fixture(scope="module", params=["fast", "public"])
+@pytest.fixture(scope="module", params=[Machine, OracleMachine])
 def fuzzed(request: pytest.FixtureRequest) -> Machine:
-    return Machine(fast=request.param == "fast")
+    machine: Machine = request.param()
+    return machine
 
 
 @settings(max_examples=150, deadline=None)

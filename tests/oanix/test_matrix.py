@@ -14,6 +14,7 @@ import pytest
 from agentix.oanix import CowFs, FileService, Machine, MemFs, Namespace, RunConfig, WorkspaceFs
 from tests.oanix.conftest import GUESTS, compile_guest
 from tests.oanix.native import Native
+from tests.oanix.oracle import OracleMachine
 
 CALLS = 19_645
 
@@ -108,7 +109,7 @@ def differences(native: list[str], given: list[str]) -> dict[Difference, tuple[s
     return found
 
 
-@pytest.mark.parametrize("kind", ["memory", "memory-public", "host", "overlay"])
+@pytest.mark.parametrize("kind", ["memory", "memory-oracle", "host", "overlay"])
 def test_a11_every_combination_is_as_in_native_wasi(
     matrix_wasm: bytes, native: list[str], kind: str, tmp_path: Path
 ) -> None:
@@ -119,7 +120,8 @@ def test_a11_every_combination_is_as_in_native_wasi(
         service = CowFs(service)
     namespace = Namespace.builder().mount("/w", service).build()
     config = RunConfig(preopens={"/data": "/w"})
-    result = Machine(fast=kind != "memory-public").run(matrix_wasm, namespace, config)
+    machine = OracleMachine() if kind == "memory-oracle" else Machine()
+    result = machine.run(matrix_wasm, namespace, config)
     assert (result.exit_code, result.message) == (0, "")
     given = result.stdout.decode().splitlines()
     assert (len(given), len(native)) == (CALLS, CALLS)

@@ -1,6 +1,7 @@
 """Programs in namespaces: what they are given, what they do to files, and what they may not use."""
 
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,27 +25,41 @@ from agentix.oanix import (
     RunConfig,
     WorkspaceFs,
 )
-from agentix.oanix.errors import ModuleError, NamespaceError, OanixError, UnknownImportError
-from agentix.oanix.wasi import fast as fast_path
-from agentix.oanix.wasi import selftest
-from agentix.oanix.wasi.selftest import FAST_PATH
+from agentix.oanix import machine as machine_module
+from agentix.oanix.errors import (
+    EngineError,
+    ModuleError,
+    NamespaceError,
+    OanixError,
+    UnknownImportError,
+)
+from agentix.oanix.wasi import runner
 from tests.oanix.conftest import Run
+from tests.oanix.oracle import OracleMachine, OracleRunner
 
 EMPTY = Namespace()
 
 
-def test_the_fast_path_is_used() -> None:
-    assert FAST_PATH
+def test_another_wasmtime_is_refused_and_the_supported_one_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "version", lambda _: "51.0.0")
+    monkeypatch.setattr(machine_module, "check_engine", runner.probe_engine)
+    message = "wasmtime 51.0.0 is installed, and OANIX runs with 50.0.*: install 'wasmtime==50.0.*'"
+    with pytest.raises(EngineError, match=f"^{re.escape(message)}$"):
+        Machine()
 
 
-def test_the_fast_path_is_not_used_with_another_wasmtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest, "version", lambda _: "51.0.0")
-    assert not selftest.passes()
+def test_an_engine_with_another_interface_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner.probe_engine()
+    monkeypatch.setitem(runner.SLOT, "I", "I12x")
+    with pytest.raises(EngineError, match=r"^host calls differ with wasmtime 50\.0"):
+        runner.probe_engine()
 
 
-def test_the_trial_sees_a_fast_path_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fast_path.SLOT, "I", "I12x")
-    assert not selftest.passes()
+def test_the_probe_accepts_what_the_oracle_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "WasiRunner", OracleRunner)
+    runner.probe_engine()
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 125, 126, 255])
@@ -117,12 +132,12 @@ def test_a26_gaps_are_zeros(run: Run) -> None:
     assert run("sparse", "/tmp/f").stdout == b"000000000000000000780000\n"
 
 
-def test_a27_both_paths_do_the_same(files_wasm: bytes) -> None:
+def test_a27_the_oracle_does_the_same(files_wasm: bytes) -> None:
     results = []
-    for fast in (True, False):
+    for machine in (Machine(), OracleMachine()):
         namespace = Namespace.builder().mount("/tmp", MemFs()).build()
         config = RunConfig(arguments=("files", "sparse", "/tmp/f"), deterministic=True)
-        result = Machine(fast=fast).run(files_wasm, namespace, config)
+        result = machine.run(files_wasm, namespace, config)
         results.append((result.stdout, result.fuel, result.host_calls, result.files_written))
     assert results[0] == results[1]
     assert results[0][3] == ("/tmp/f",)

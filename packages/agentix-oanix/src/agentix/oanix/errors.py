@@ -4,6 +4,7 @@ OanixError
 ├── NamespaceError          a mount, a path or a specification that makes no namespace
 ├── ModuleError             bytes that are not a module this kernel runs
 │   └── UnknownImportError  a module asks for a function that no kernel offers
+├── EngineError             the installed wasmtime is not one that OANIX runs with
 ├── ReplayError             a run differs from its recording
 ├── JobError                a job that can not be submitted, found or changed
 └── FsError                 a file operation failed; `code` is the WASI error number
@@ -20,6 +21,7 @@ from agentix.errors import AgentixError
 __all__ = [
     "AlreadyExistsError",
     "Code",
+    "EngineError",
     "FsError",
     "JobError",
     "ModuleError",
@@ -91,6 +93,10 @@ class ModuleError(OanixError):
 
 class UnknownImportError(ModuleError):
     """A module imports something that is not a function of WASI preview 1."""
+
+
+class EngineError(OanixError):
+    """The installed wasmtime is not one that OANIX runs with: the message names those that are."""
 
 
 class ReplayError(OanixError):

@@ -23,16 +23,12 @@ from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.services.task import RESULT, TaskFs
 from agentix.oanix.stop import Exit, Halt, Reason
 from agentix.oanix.trace import End, Limits, Trace
-from agentix.oanix.wasi.fast import FastSlot
-from agentix.oanix.wasi.outcome import Outcome
 from agentix.oanix.wasi.preview1 import Preview1
-from agentix.oanix.wasi.process import Process
-from agentix.oanix.wasi.public import PublicSlot
-from agentix.oanix.wasi.selftest import FAST_PATH
+from agentix.oanix.wasi.process import WasiProcess
+from agentix.oanix.wasi.runner import RunOutcome, WasiRunner, check_engine
 
 __all__ = ["Machine"]
 
-Slot = FastSlot | PublicSlot
 REMEMBERED = 64
 EXIT_CODES = {
     Reason.TRAP: 134,
@@ -50,15 +46,15 @@ TRAPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
-    """An engine, and what its runs take turns with."""
+class EngineRuns:
+    """An engine, and what its runs share."""
 
     engine: wasmtime.Engine
     """Compiles and runs programs of one profile."""
     ticker: Ticker
     """Has their deadlines looked at."""
-    idle: list[Slot]
-    """Slots that no run has at the moment."""
+    idle: list[WasiRunner]
+    """Runners that no run has at the moment."""
 
 
 class Machine:
@@ -66,14 +62,19 @@ class Machine:
 
     Args:
         cache: A private directory for compiled programs; `None` keeps them in memory alone.
-        fast: Host functions are registered through the C interface; by default where it works.
+
+    Raises:
+        EngineError: The installed wasmtime is not one that OANIX runs with.
     """
 
-    def __init__(self, cache: Path | None = None, *, fast: bool = FAST_PATH) -> None:
+    runner_class = WasiRunner
+    """What runs programs; the tests compare it with one of wasmtime's public interface."""
+
+    def __init__(self, cache: Path | None = None) -> None:
+        check_engine()
         self._cache = ModuleCache(cache) if cache is not None else None
-        self._slot_class = FastSlot if fast else PublicSlot
         self._lock = threading.Lock()
-        self._workplaces: dict[Profile, Workplace] = {}
+        self._engines: dict[Profile, EngineRuns] = {}
         self._programs: OrderedDict[tuple[bytes, Profile], Program] = OrderedDict()
 
     def load(
@@ -105,7 +106,7 @@ class Machine:
         return program
 
     def _compile(self, wasm: bytes, profile: Profile) -> wasmtime.Module:
-        engine = self._workplace(profile).engine
+        engine = self._engine_runs(profile).engine
         try:
             if self._cache is None:
                 module = wasmtime.Module(engine, wasm)
@@ -135,15 +136,15 @@ class Machine:
         program = self._program(wasm, config)
         if config.record:
             return self._record(program, namespace, config)
-        workplace = self._workplace(program.profile)
+        runs = self._engine_runs(program.profile)
         try:
-            slot = workplace.idle.pop()
+            runner = runs.idle.pop()
         except IndexError:
-            slot = self._slot_class(workplace.engine, Preview1())
+            runner = self.runner_class(runs.engine, Preview1())
         try:
-            return _run(slot, program, namespace, config, workplace.ticker)
+            return _run(runner, program, namespace, config, runs.ticker)
         finally:
-            workplace.idle.append(slot)
+            runs.idle.append(runner)
 
     def _program(self, wasm: bytes | Program, config: RunConfig) -> Program:
         if not isinstance(wasm, Program):
@@ -158,12 +159,12 @@ class Machine:
         return wasm
 
     def _record(self, program: Program, namespace: Namespace, config: RunConfig) -> RunResult:
-        workplace = self._workplace(program.profile)
+        runs = self._engine_runs(program.profile)
         process = Preview1()
         limits = Limits(config.fuel, config.memory, config.stack)
         trace = Trace(program.digest, program.profile.deterministic, limits=limits)
-        slot = self._slot_class(workplace.engine, process, Recorder(process, trace).wrap)
-        result = _run(slot, program, namespace, config, workplace.ticker)
+        runner = self.runner_class(runs.engine, process, Recorder(process, trace).wrap)
+        result = _run(runner, program, namespace, config, runs.ticker)
         trace.end = End(result.reason, result.message, result.fuel)
         result.trace = trace
         return result
@@ -192,46 +193,46 @@ class Machine:
         program = self._program(wasm, config)
         if program.digest != trace.program:
             raise ReplayError(f"the recording is of another program, {trace.program}")
-        workplace = self._workplace(program.profile)
+        runs = self._engine_runs(program.profile)
         process = Preview1()
-        slot = self._slot_class(workplace.engine, process, Replayer(process, trace).wrap)
-        result = _run(slot, program, Namespace(), config, workplace.ticker)
+        runner = self.runner_class(runs.engine, process, Replayer(process, trace).wrap)
+        result = _run(runner, program, Namespace(), config, runs.ticker)
         if stopped and result.reason is Reason.FUEL:
             result.reason, result.message = end.reason, end.message
             result.exit_code, result.trap_code = EXIT_CODES[end.reason], ""
         return result
 
-    def _workplace(self, profile: Profile) -> Workplace:
-        found = self._workplaces.get(profile)
+    def _engine_runs(self, profile: Profile) -> EngineRuns:
+        found = self._engines.get(profile)
         if found is not None:
             return found
         with self._lock:
-            if profile not in self._workplaces:
+            if profile not in self._engines:
                 engine = make_engine(profile)
-                self._workplaces[profile] = Workplace(engine, Ticker(engine), [])
-            return self._workplaces[profile]
+                self._engines[profile] = EngineRuns(engine, Ticker(engine), [])
+            return self._engines[profile]
 
 
 def _run(
-    slot: Slot, program: Program, namespace: Namespace, config: RunConfig, ticker: Ticker
+    runner: WasiRunner, program: Program, namespace: Namespace, config: RunConfig, ticker: Ticker
 ) -> RunResult:
-    """Gives the slot's process to a program and tells what came of it."""
-    process = slot.process
-    prepared = program.prepared(slot)
+    """Run a program in the runner's process, and return what came of it."""
+    process = runner.process
+    linked = program.linked(runner)
     process.begin(config, namespace)
     try:
         if config.watched or config.deterministic:
             with _surrounded(process, ticker):
-                outcome = slot.run(prepared, config)
+                outcome = runner.run(linked, config)
         else:
-            outcome = slot.run(prepared, config)
+            outcome = runner.run(linked, config)
     finally:
         process.end()
     return _result(process, outcome)
 
 
 @contextmanager
-def _surrounded(process: Process, ticker: Ticker) -> Iterator[None]:
+def _surrounded(process: WasiProcess, ticker: Ticker) -> Iterator[None]:
     """Has a run's limits looked at, and its own time and random bytes seen by services."""
     with ExitStack() as stack:
         if process.config.watched:
@@ -242,7 +243,7 @@ def _surrounded(process: Process, ticker: Ticker) -> Iterator[None]:
         yield
 
 
-def _result(process: Process, outcome: Outcome) -> RunResult:
+def _result(process: WasiProcess, outcome: RunOutcome) -> RunResult:
     code, reason, message, trap_code = _end(process.stop, outcome)
     result = RunResult(
         exit_code=code,
@@ -263,7 +264,7 @@ def _result(process: Process, outcome: Outcome) -> RunResult:
     return result
 
 
-def _task_result(process: Process) -> Any:
+def _task_result(process: WasiProcess) -> Any:
     """Gives the result that the program wrote for the task of its namespace."""
     mounts = process.namespace.mounts if process.written else ()
     for mount in mounts:
@@ -273,7 +274,7 @@ def _task_result(process: Process) -> Any:
     return None
 
 
-def _end(stop: BaseException | None, outcome: Outcome) -> tuple[int, Reason, str, str]:
+def _end(stop: BaseException | None, outcome: RunOutcome) -> tuple[int, Reason, str, str]:
     """Tells the exit code, the reason, the message and the trap of a run."""
     match stop:
         case Exit():

@@ -1,6 +1,5 @@
 """Program: a compiled module, and why some modules can not be programs."""
 
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import wasmtime
@@ -8,15 +7,13 @@ import wasmtime
 from agentix.oanix.engine import Profile
 from agentix.oanix.errors import ModuleError, UnknownImportError
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.fast import FastSlot
-from agentix.oanix.wasi.outcome import function_type
-from agentix.oanix.wasi.public import PublicSlot
+from agentix.oanix.wasi.runner import LinkedModule, WasiRunner, function_type
 
 __all__ = ["Program", "check_imports", "explain"]
 
 
 class Program:
-    """A compiled module, joined with the functions of each slot that has run it."""
+    """A compiled module, joined with the functions of each runner that has run it."""
 
     def __init__(self, module: wasmtime.Module, digest: str, profile: Profile) -> None:
         self.module = module
@@ -24,17 +21,16 @@ class Program:
         """The SHA-256 of the module, in hexadecimal."""
         self.profile = profile
         """The engine that the code is for."""
-        self._prepared: WeakKeyDictionary[FastSlot | PublicSlot, Any]
-        self._prepared = WeakKeyDictionary()
+        self._linked: WeakKeyDictionary[WasiRunner, LinkedModule] = WeakKeyDictionary()
 
-    def prepared(self, slot: FastSlot | PublicSlot) -> Any:
-        """Gives the module joined with a slot's functions, in the form that the slot runs."""
-        if slot.last is not None and slot.last[0] is self:
-            return slot.last[1]
-        found = self._prepared.get(slot)
+    def linked(self, runner: WasiRunner) -> LinkedModule:
+        """Return the module joined with a runner's functions."""
+        if runner.last is not None and runner.last[0] is self:
+            return runner.last[1]
+        found = self._linked.get(runner)
         if found is None:
-            found = self._prepared[slot] = slot.prepare(self.module)
-        slot.last = self, found
+            found = self._linked[runner] = runner.link(self.module)
+        runner.last = self, found
         return found
 
 

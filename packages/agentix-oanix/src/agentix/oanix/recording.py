@@ -7,7 +7,7 @@ from agentix.oanix.node import Handle
 from agentix.oanix.stop import Halt
 from agentix.oanix.trace import Call, Trace
 from agentix.oanix.wasi import regions
-from agentix.oanix.wasi.process import Process
+from agentix.oanix.wasi.process import WasiProcess
 from agentix.oanix.wasi.stream import Output
 
 __all__ = ["Recorder", "Replayer"]
@@ -16,7 +16,7 @@ __all__ = ["Recorder", "Replayer"]
 class Recorder:
     """Notes the calls of a process."""
 
-    def __init__(self, process: Process, trace: Trace) -> None:
+    def __init__(self, process: WasiProcess, trace: Trace) -> None:
         self._process = process
         self._calls = trace.calls
 
@@ -55,7 +55,7 @@ class Recorder:
 class Replayer:
     """Answers the calls of a process from a trace."""
 
-    def __init__(self, process: Process, trace: Trace) -> None:
+    def __init__(self, process: WasiProcess, trace: Trace) -> None:
         self._process = process
         self._calls = trace.calls
         self._end = trace.end

@@ -1,19 +1,25 @@
-"""Descriptor: what a program's file number stands for."""
+"""Descriptor: what a program's file number stands for, and the files that are open at its start."""
 
 from collections.abc import Callable
 from typing import Any
 
-from agentix.oanix.errors import Code, FsError
+from agentix.oanix.errors import Code, FsError, NamespaceError
+from agentix.oanix.namespace import Namespace
 from agentix.oanix.node import Entry, Handle, Kind, Node
+from agentix.oanix.run import RunConfig
+from agentix.oanix.walk import find
 from agentix.oanix.wasi import abi
+from agentix.oanix.wasi.stream import InputBytes, Output
 
-__all__ = ["Descriptor", "DescriptorTable", "Unopened"]
+__all__ = ["Descriptor", "DescriptorTable", "Unopened", "open_standard"]
 
 FIRST = 3
 """The first number that is given out; 0 to 2 are taken by renumbering only."""
 
 MAX_DESCRIPTORS = 1 << 16
-DIRECTORY = Kind.DIRECTORY
+STREAM, DIRECTORY = Kind.UNKNOWN, Kind.DIRECTORY
+INPUT_RIGHTS = abi.STREAM_RIGHTS & ~abi.Rights.FD_WRITE
+OUTPUT_RIGHTS = abi.STREAM_RIGHTS & ~abi.Rights.FD_READ
 
 
 class Descriptor:
@@ -114,3 +120,37 @@ class Unopened(DescriptorTable):
     def get(self, number: int, default: Any = None) -> Any:
         """Gives the file of a number."""
         return self._opened().get(number, default)
+
+
+def open_standard(
+    config: RunConfig, namespace: Namespace, outputs: tuple[Output, Output]
+) -> DescriptorTable:
+    """Makes the standard streams and the directories that are open from the start.
+
+    Raises:
+        NamespaceError: The namespace has no directory where a preopen names one.
+    """
+    given = config.stdin
+    stdin = InputBytes(given) if isinstance(given, bytes) else given
+    files = DescriptorTable()
+    files[0] = Descriptor(None, stdin, STREAM, INPUT_RIGHTS)
+    files[1] = Descriptor(None, outputs[0], STREAM, OUTPUT_RIGHTS)
+    files[2] = Descriptor(None, outputs[1], STREAM, OUTPUT_RIGHTS)
+    for name, path in config.preopens.items():
+        directory = Descriptor.directory(_found(namespace, path), path.strip("/"))
+        directory.preopen = name.encode()
+        files.add(directory)
+    return files
+
+
+def _found(namespace: Namespace, path: str) -> Node:
+    node = namespace.attach()
+    if path == "/":
+        return node
+    try:
+        node = find(node, path.strip("/") or ".")
+    except FsError as error:
+        raise NamespaceError(f"{path} can not be open from the start: {error}") from error
+    if node.kind is not DIRECTORY:
+        raise NamespaceError(f"{path} can not be open from the start: it is no directory")
+    return node

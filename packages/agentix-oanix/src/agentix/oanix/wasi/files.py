@@ -8,7 +8,7 @@ from agentix.oanix.node import Entry, Handle, Kind
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.abi import FdFlags, Rights, TimeFlags
 from agentix.oanix.wasi.descriptor import Descriptor
-from agentix.oanix.wasi.process import Process
+from agentix.oanix.wasi.process import WasiProcess
 
 __all__ = ["FileCalls", "times"]
 
@@ -16,7 +16,7 @@ MAX_SIZE = 1 << 63
 WHENCE_SET, WHENCE_CUR, WHENCE_END = 0, 1, 2
 
 
-class FileCalls(Process):
+class FileCalls(WasiProcess):
     """Functions on open files; each takes the numbers that the program passed.
 
     They give 0 or raise `FsError` with the number that the program gets.

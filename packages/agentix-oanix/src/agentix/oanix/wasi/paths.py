@@ -7,7 +7,7 @@ from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.abi import FdFlags, OFlags, Rights
 from agentix.oanix.wasi.descriptor import Descriptor
 from agentix.oanix.wasi.files import times
-from agentix.oanix.wasi.process import Process
+from agentix.oanix.wasi.process import WasiProcess
 
 __all__ = ["PathCalls"]
 
@@ -24,7 +24,7 @@ OPEN_FLAGS = {
 """How a service opens a file for rights to read and write, and with its content dropped."""
 
 
-class PathCalls(Process):
+class PathCalls(WasiProcess):
     """Functions on paths, each beneath an open directory that the path can not leave.
 
     They give 0 or raise `FsError` with the number that the program gets.

@@ -1,4 +1,4 @@
-"""Process: what one run of a program has, its memory, files, clock and limits."""
+"""WasiProcess: what one run of a program has, its memory, files, clock and limits."""
 
 import threading
 import time
@@ -12,11 +12,10 @@ from agentix.oanix.node import Handle, Node, Stat
 from agentix.oanix.run import RunConfig
 from agentix.oanix.stop import Exit, Halt, Reason
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable, Unopened
-from agentix.oanix.wasi.standard import open_standard
+from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable, Unopened, open_standard
 from agentix.oanix.wasi.stream import Output
 
-__all__ = ["Process"]
+__all__ = ["WasiProcess"]
 
 NO_MEMORY = memoryview(b"")
 MAX_VECTORS = 1024
@@ -28,7 +27,7 @@ def _no_memory() -> memoryview:
     return NO_MEMORY
 
 
-class Process:
+class WasiProcess:
     """The state that the 46 functions work on; `begin` gives it to the next run."""
 
     def __init__(self) -> None:

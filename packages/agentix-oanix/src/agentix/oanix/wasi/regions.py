@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from agentix.oanix.errors import FsError
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.process import Process
+from agentix.oanix.wasi.process import WasiProcess
 
 __all__ = ["Region", "inputs", "outputs"]
 
@@ -48,7 +48,7 @@ RESULTS: Mapping[str, Sequence[tuple[int, int]]] = {
 """The parameters that are the address of a result, and its bytes."""
 
 
-def inputs(process: Process, name: str, arguments: Sequence[int]) -> bytes:
+def inputs(process: WasiProcess, name: str, arguments: Sequence[int]) -> bytes:
     """Gives what a call reads from memory; nothing where it reads beyond it."""
     try:
         if name in ("fd_write", "fd_pwrite"):
@@ -61,14 +61,14 @@ def inputs(process: Process, name: str, arguments: Sequence[int]) -> bytes:
         return b""
 
 
-def outputs(process: Process, name: str, arguments: Sequence[int]) -> list[tuple[int, bytes]]:
+def outputs(process: WasiProcess, name: str, arguments: Sequence[int]) -> list[tuple[int, bytes]]:
     """Gives what a call that succeeded has written to memory."""
     regions = [(arguments[place], count) for place, count in RESULTS.get(name, ())]
     regions += _contents(process, name, arguments)
     return [(address, bytes(process.span(address, count))) for address, count in regions if count]
 
 
-def _contents(process: Process, name: str, arguments: Sequence[int]) -> list[Region]:
+def _contents(process: WasiProcess, name: str, arguments: Sequence[int]) -> list[Region]:
     """Gives the regions whose size depends on the call."""
     match name:
         case "args_get":
@@ -97,7 +97,7 @@ def _strings(strings: Sequence[bytes], arguments: Sequence[int]) -> list[Region]
     return [(arguments[0], 4 * len(strings)), (arguments[1], total)]
 
 
-def _vectors(process: Process, arguments: Sequence[int], total: int) -> list[Region]:
+def _vectors(process: WasiProcess, arguments: Sequence[int], total: int) -> list[Region]:
     """Gives the parts of the vectors that were filled."""
     found = []
     for place in range(arguments[2]):
@@ -108,5 +108,5 @@ def _vectors(process: Process, arguments: Sequence[int], total: int) -> list[Reg
     return found
 
 
-def _u32(process: Process, address: int) -> int:
+def _u32(process: WasiProcess, address: int) -> int:
     return int(abi.U32.unpack_from(process.span(address, 4))[0])

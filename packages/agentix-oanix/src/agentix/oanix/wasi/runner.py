@@ -1,12 +1,19 @@
-"""FastSlot: runs programs with host functions registered through wasmtime's C interface.
+"""WasiRunner: runs programs with host functions registered through wasmtime's C interface.
+
+    Machine ──► WasiRunner.run ──► wasmtime ──► callback ──► WasiProcess.fd_read, path_open ...
+                     ▲                              │
+                     └────────── RunOutcome ◄───────┘ a trap, an error, or the end
 
 wasmtime-py's `Linker.define_func` takes 10 to 30 us for a call; a callback registered by
 `wasmtime_linker_define_func_unchecked` takes half a microsecond. It is the C interface of one
-version, so `selftest` tries it before it is used, and `public` is there where it fails.
+version, so `check_engine` tries it once in each process and refuses a wasmtime where it differs.
 """
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from struct import Struct
 from typing import Any
 
@@ -14,13 +21,33 @@ import wasmtime
 from wasmtime import _bindings
 from wasmtime import _ffi as ffi
 
+from agentix.oanix.errors import EngineError
 from agentix.oanix.run import RunConfig
 from agentix.oanix.stop import Halt
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.outcome import ENDLESS, NEVER, Outcome, Wrap, function_type, unchanged
-from agentix.oanix.wasi.process import NO_MEMORY, Process
+from agentix.oanix.wasi.process import NO_MEMORY, WasiProcess
 
-__all__ = ["FastSlot", "Prepared"]
+__all__ = [
+    "ENDLESS",
+    "NEVER",
+    "LinkedModule",
+    "RunOutcome",
+    "WasiRunner",
+    "Wrap",
+    "check_engine",
+    "function_type",
+    "probe_engine",
+    "unchanged",
+]
+
+SUPPORTED = "50.0"
+"""The release of wasmtime whose C interface this module is written for."""
+
+ENDLESS = (1 << 63) - 1
+"""The fuel of a run without a limit."""
+
+NEVER = 1 << 62
+"""Ticks of the engine that no run lives to see."""
 
 _LIBRARY: Any = _bindings.dll  # type: ignore[attr-defined]
 CALLBACK = ctypes.CFUNCTYPE(
@@ -38,13 +65,26 @@ _pointer: Callable[[int], Any] = ctypes.c_void_p.from_param
 _number: Callable[[int], Any] = ctypes.c_uint64.from_param
 
 
+def _unsupported() -> EngineError:
+    return EngineError(
+        f"wasmtime {version('wasmtime')} is installed, and OANIX runs with {SUPPORTED}.*:"
+        f" install 'wasmtime=={SUPPORTED}.*'"
+    )
+
+
 def _function(name: str, result: Any = ctypes.c_void_p) -> Any:
-    """Gives a function of the C interface.
+    """Return a function of the C interface.
 
     It takes whole C values only, made by `_pointer` and `_number` as seldom as can be: ctypes
     converts Python's own slowly, and to 32 bits.
+
+    Raises:
+        EngineError: The installed wasmtime has no such function.
     """
-    function = _LIBRARY[name]
+    try:
+        function = _LIBRARY[name]
+    except AttributeError as error:
+        raise _unsupported() from error
     function.restype = result
     return function
 
@@ -74,8 +114,38 @@ NO_FUEL_LIMIT, NO_DEADLINE, NEXT_TICK, ZERO = map(_number, (ENDLESS, NEVER, 1, 0
 UNLIMITED = _number((1 << 64) - 1)
 
 
-class Prepared:
-    """A module joined with a slot's functions, and its address for the C interface."""
+Wrap = Callable[[str, Callable[..., int]], Callable[..., int]]
+"""Is given a function with its name, and returns the one that is called in its place."""
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """How a call into WebAssembly ended, apart from what the process itself noted."""
+
+    started: bool
+    """The instance was made and `_start` was called."""
+    error: wasmtime.WasmtimeError | None = None
+    """The engine's error."""
+    trap: wasmtime.Trap | None = None
+    """The program's trap."""
+    fuel: int = 0
+    """Units of fuel used."""
+
+
+def unchanged(name: str, function: Callable[..., int]) -> Callable[..., int]:
+    """Return a function as it is."""
+    return function
+
+
+def function_type(name: str) -> wasmtime.FuncType:
+    """Return the WebAssembly type of a function of preview 1."""
+    kinds = {"i": wasmtime.ValType.i32, "I": wasmtime.ValType.i64}
+    parameters = [kinds[letter]() for letter in abi.SIGNATURES[name]]
+    return wasmtime.FuncType(parameters, [] if name == "proc_exit" else [kinds["i"]()])
+
+
+class LinkedModule:
+    """A module joined with a runner's functions, and its address for the C interface."""
 
     __slots__ = ("address", "instance")
 
@@ -84,7 +154,7 @@ class Prepared:
         self.address = _address(instance)
 
 
-class FastSlot:
+class WasiRunner:
     """A process with its functions defined in a linker, for one program at a time.
 
     Args:
@@ -93,10 +163,12 @@ class FastSlot:
         wrap: Is given each function with its name, and gives the one that is called.
     """
 
-    def __init__(self, engine: wasmtime.Engine, process: Process, wrap: Wrap = unchanged) -> None:
+    def __init__(
+        self, engine: wasmtime.Engine, process: WasiProcess, wrap: Wrap = unchanged
+    ) -> None:
         self.process = process
-        self.last: tuple[object, Any] | None = None
-        """The program that was run last, and what `prepare` made of it."""
+        self.last: tuple[object, LinkedModule] | None = None
+        """The program that was run last, and what `link` made of it."""
         self._engine = engine
         self._engine_address = _address(engine)
         self._linker = wasmtime.Linker(engine)
@@ -113,12 +185,12 @@ class FastSlot:
         for name, signature in abi.SIGNATURES.items():
             self._define(name, signature, wrap(name, getattr(process, name)))
 
-    def prepare(self, module: wasmtime.Module) -> Prepared:
-        """Joins a module with the functions."""
-        return Prepared(self._linker.instantiate_pre(module))
+    def link(self, module: wasmtime.Module) -> LinkedModule:
+        """Join a module with the functions."""
+        return LinkedModule(self._linker.instantiate_pre(module))
 
-    def run(self, prepared: Prepared, config: RunConfig) -> Outcome:
-        """Runs a program from a new instance to its end."""
+    def run(self, prepared: LinkedModule, config: RunConfig) -> RunOutcome:
+        """Run a program from a new instance to its end."""
         store = _pointer(store_new(self._engine_address, None, None))
         try:
             context = _pointer(store_context(store))
@@ -139,19 +211,19 @@ class FastSlot:
         finally:
             store_delete(store)
 
-    def _start(self, context: Any, prepared: Any) -> Outcome:
+    def _start(self, context: Any, prepared: Any) -> RunOutcome:
         instance, trap = self._instance_place, self._trap_place
         error = instantiate(prepared, context, instance, trap)
         if error or self._trap:
-            return Outcome(False, _error(error), self._taken_trap())
+            return RunOutcome(False, _error(error), self._taken_trap())
         if not export_get(context, instance, *START, self._export_place):
-            return Outcome(False, wasmtime.WasmtimeError("no export named _start"))
+            return RunOutcome(False, wasmtime.WasmtimeError("no export named _start"))
         if _kind(self._export) != ffi.WASMTIME_EXTERN_FUNC.value:
-            return Outcome(False, wasmtime.WasmtimeError("_start is no function"))
+            return RunOutcome(False, wasmtime.WasmtimeError("_start is no function"))
         error = call(context, self._function_place, None, ZERO, trap)
         if error or self._trap:
-            return Outcome(True, _error(error), self._taken_trap())
-        return Outcome(True)
+            return RunOutcome(True, _error(error), self._taken_trap())
+        return RunOutcome(True)
 
     def _taken_trap(self) -> wasmtime.Trap | None:
         address, self._trap.value = self._trap.value, None
@@ -274,3 +346,79 @@ def _error(address: int | None) -> wasmtime.WasmtimeError | None:
 
 def _kind(extern: Any) -> int:
     return int(extern.kind)
+
+
+PROBE = """(module
+ (import "wasi_snapshot_preview1" "fd_seek" (func $seek (param i32 i64 i32 i32) (result i32)))
+ (import "wasi_snapshot_preview1" "proc_raise" (func $raise (param i32) (result i32)))
+ (memory (export "memory") 1)
+ (func (export "_start")
+  (drop (call $seek (i32.const -2) (i64.const -3) (i32.const 4) (i32.const 5)))
+  (drop (call $raise (i32.load8_u (i32.const 40))))
+  (drop (memory.grow (i32.const 1)))
+  (drop (call $seek (i32.const 65536) (i64.const 4294967296) (i32.const 1) (i32.const 70000)))
+  unreachable))"""
+
+PROBE_FUEL = 17
+"""The fuel that the probe uses."""
+
+PROBED = [
+    ((1 << 32) - 2, (1 << 64) - 3, 4, 5, 1 << 16),
+    (77, 1 << 16),
+    (1 << 16, 1 << 32, 1, 70000, 1 << 17),
+]
+"""What the functions of the probe are given, and the bytes of memory at each call."""
+
+
+class _ProbeProcess(WasiProcess):
+    """Notes what it is called with, and marks memory, so that both directions are seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, ...]] = []
+
+    def fd_seek(self, *arguments: int) -> int:
+        """Note the arguments, and write where the last one points."""
+        self.reach(max(41, arguments[-1] + 1))
+        self.memory[40] = 77
+        self.seen.append((*arguments, self.size))
+        return 5
+
+    def proc_raise(self, *arguments: int) -> int:
+        """Note what the program read in memory."""
+        self.seen.append((*arguments, self.size))
+        return 6
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *arguments: 52
+
+
+def probe_engine() -> None:
+    """Run a small program, and compare what it and the host saw of each other.
+
+    Raises:
+        EngineError: The installed wasmtime is of another version, or differs.
+    """
+    installed = version("wasmtime")
+    if not installed.startswith(f"{SUPPORTED}."):
+        raise _unsupported()
+    config = wasmtime.Config()
+    config.consume_fuel = config.epoch_interruption = True
+    config.signals_based_traps = False  # a probe must not take the process's signal handlers
+    engine = wasmtime.Engine(config)
+    process = _ProbeProcess()
+    try:
+        runner = WasiRunner(engine, process)
+        linked = runner.link(wasmtime.Module(engine, PROBE))
+        outcome = runner.run(linked, RunConfig(fuel=1000))
+    except (AttributeError, TypeError, ValueError, wasmtime.WasmtimeError) as error:
+        raise EngineError(f"host calls fail with wasmtime {installed}: {error!r}") from error
+    code = None if outcome.trap is None else outcome.trap.trap_code
+    seen = process.seen, process.host_calls, outcome.fuel, code
+    expected = PROBED, 3, PROBE_FUEL, wasmtime.TrapCode.UNREACHABLE
+    if seen != expected:
+        raise EngineError(f"host calls differ with wasmtime {installed}: {seen}, not {expected}")
+
+
+check_engine = cache(probe_engine)
+"""Call `probe_engine`, once in each process that it does not fail in."""

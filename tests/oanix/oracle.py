@@ -1,37 +1,48 @@
-"""PublicSlot: runs programs by wasmtime-py's public interface alone; slower, and the same."""
+"""The oracle of host calls: programs run by wasmtime-py's public interface alone.
+
+It is 20 times slower than what the package does, and shares none of its use of the C interface, so
+that both can be held against each other.
+"""
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import wasmtime
 
+from agentix.oanix import Machine, RunConfig
 from agentix.oanix.engine import TICK
-from agentix.oanix.run import RunConfig
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.outcome import ENDLESS, NEVER, Outcome, Wrap, function_type, unchanged
-from agentix.oanix.wasi.process import Process
-
-__all__ = ["PublicSlot"]
+from agentix.oanix.wasi.process import WasiProcess
+from agentix.oanix.wasi.runner import (
+    ENDLESS,
+    NEVER,
+    RunOutcome,
+    WasiRunner,
+    Wrap,
+    function_type,
+    unchanged,
+)
 
 MASKS = {"i": (1 << 32) - 1, "I": (1 << 64) - 1}
 
 
-class PublicSlot:
+class OracleRunner:
     """A process with its functions defined in a linker, for one program at a time.
 
-    A cancelled program that makes no calls goes on until its deadline: only the fast path looks.
+    A cancelled program that makes no calls goes on until its deadline.
 
     Args:
         engine: The engine whose modules are run.
         process: The functions and their state.
-        wrap: Is given each function with its name, and gives the one that is called.
+        wrap: Is given each function with its name, and returns the one that is called.
     """
 
-    def __init__(self, engine: wasmtime.Engine, process: Process, wrap: Wrap = unchanged) -> None:
+    def __init__(
+        self, engine: wasmtime.Engine, process: WasiProcess, wrap: Wrap = unchanged
+    ) -> None:
         self.process = process
         self.last: tuple[object, Any] | None = None
-        """The program that was run last, and what `prepare` made of it."""
         self._engine = engine
         self._linker = wasmtime.Linker(engine)
         for name, signature in abi.SIGNATURES.items():
@@ -39,12 +50,12 @@ class PublicSlot:
             kind = function_type(name)
             self._linker.define_func(abi.MODULE, name, kind, called, access_caller=True)
 
-    def prepare(self, module: wasmtime.Module) -> wasmtime.InstancePre:
-        """Joins a module with the functions."""
+    def link(self, module: wasmtime.Module) -> wasmtime.InstancePre:
+        """Join a module with the functions."""
         return self._linker.instantiate_pre(module)
 
-    def run(self, prepared: wasmtime.InstancePre, config: RunConfig) -> Outcome:
-        """Runs a program from a new instance to its end."""
+    def run(self, linked: wasmtime.InstancePre, config: RunConfig) -> RunOutcome:
+        """Run a program from a new instance to its end."""
         store = wasmtime.Store(self._engine)
         if config.memory is not None:
             store.set_limits(memory_size=config.memory)
@@ -52,9 +63,9 @@ class PublicSlot:
         store.set_fuel(fuel)
         ticks = NEVER if config.timeout is None else int(config.timeout / TICK) + 2
         store.set_epoch_deadline(ticks)
-        outcome = Outcome(started=False)
+        outcome = RunOutcome(started=False)
         try:
-            start = prepared.instantiate(store).exports(store)["_start"]
+            start = linked.instantiate(store).exports(store)["_start"]
             if not isinstance(start, wasmtime.Func):
                 raise wasmtime.WasmtimeError("_start is no function")
             outcome.started = True
@@ -97,7 +108,7 @@ class _Stopped(Exception):  # noqa: N818 - not an error
 
 
 def _mapping(caller: wasmtime.Caller) -> Callable[[], memoryview]:
-    """Gives what shows the memory of the program that calls, while its calls last."""
+    """Return what shows the memory of the program that calls, while its calls last."""
     memory = caller.get("memory")
     if not isinstance(memory, wasmtime.Memory):
         return lambda: memoryview(b"")
@@ -111,3 +122,9 @@ def _mapping(caller: wasmtime.Caller) -> Callable[[], memoryview]:
 
     context: Any = wasmtime._store.StoreContext(caller._context())
     return remap
+
+
+class OracleMachine(Machine):
+    """A machine whose programs the oracle runs."""
+
+    runner_class = cast(type[WasiRunner], OracleRunner)
