@@ -220,7 +220,7 @@ def test_tools_of_the_toolbox_work_on_the_namespace(work: Workplace) -> None:
         [{"name": "a.txt", "is_dir": False, "size": 8}],
     ]
     failed = work.get(outside).status
-    assert failed == Failed(error="the tool read failed: NotFoundError('etc')")
+    assert failed == Failed(error="the tool read failed: NoSuchFileError('etc')")
 
 
 def test_an_installed_tool_gives_a_result_and_a_trajectory(work: Workplace) -> None:

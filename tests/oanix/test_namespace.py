@@ -10,7 +10,7 @@ from agentix.oanix.errors import (
     FsError,
     NamespaceError,
     NoSpaceError,
-    NotFoundError,
+    NoSuchFileError,
     ReadOnlyError,
 )
 from tests.oanix.conftest import Run
@@ -19,7 +19,7 @@ from tests.oanix.conftest import Run
 def test_a01_a_longer_name_does_not_resolve_into_a_mount() -> None:
     namespace = Namespace.builder().mount("/task", MemFs({"foo": b""})).build()
     assert namespace.resolve("/taskfoo") is None
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NoSuchFileError):
         namespace.stat("/taskfoo")
 
 

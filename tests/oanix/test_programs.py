@@ -20,9 +20,9 @@ from agentix.oanix import (
     MemFs,
     Namespace,
     OanixEnv,
-    Pipe,
     Reason,
     RunConfig,
+    StreamPipe,
     WorkspaceFs,
 )
 from agentix.oanix import machine as machine_module
@@ -180,7 +180,7 @@ def test_a29_a_loop_ends_at_its_deadline(run: Run) -> None:
 
 
 def test_a30_a_waiting_read_is_cancelled(run: Run) -> None:
-    cancellation, pipe = Cancellation(), Pipe()
+    cancellation, pipe = Cancellation(), StreamPipe()
     pipe.send(b"before")
     seen = threading.Event()
 
@@ -197,7 +197,7 @@ def test_a30_a_waiting_read_is_cancelled(run: Run) -> None:
 
 
 def test_a30_a_waiting_read_ends_at_its_deadline(run: Run) -> None:
-    result = run("copy", stdin=Pipe(), timeout=0.1)
+    result = run("copy", stdin=StreamPipe(), timeout=0.1)
     assert (result.exit_code, result.reason) == (124, Reason.TIMEOUT)
 
 

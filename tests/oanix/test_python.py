@@ -17,7 +17,7 @@ from agentix.oanix import (
     RunResult,
     WorkspaceFs,
 )
-from agentix.oanix.program import Program
+from agentix.oanix.program import CompiledProgram
 from tests.oanix.conftest import GUESTS
 from tests.oanix.native import Native
 from tests.oanix.programs import CACHE, fetch_python
@@ -41,7 +41,7 @@ def machine() -> Machine:
 
 
 @pytest.fixture(scope="module")
-def python(machine: Machine) -> Program:
+def python(machine: Machine) -> CompiledProgram:
     wasm = fetch_python()
     if wasm is None:
         assert "AGENTIX_REQUIRE_NPM" not in os.environ, "npm is required and not installed"
@@ -49,11 +49,13 @@ def python(machine: Machine) -> Program:
     return machine.load(wasm)
 
 
-def run(machine: Machine, python: Program, namespace: Namespace, code: str) -> RunResult:
+def run(machine: Machine, python: CompiledProgram, namespace: Namespace, code: str) -> RunResult:
     return machine.run(python, namespace, RunConfig(arguments=("python", "-c", code)))
 
 
-def test_python_sees_the_namespace_and_nothing_else(machine: Machine, python: Program) -> None:
+def test_python_sees_the_namespace_and_nothing_else(
+    machine: Machine, python: CompiledProgram
+) -> None:
     memory = MemFs()
     namespace = (
         Namespace.builder().mount("/task", MapFs({"input": b"42"})).mount("/tmp", memory).build()
@@ -78,7 +80,7 @@ ENVIRONMENT = {"PYTHONPATH": LIBRARY, "TMPDIR": "/data/tmp"}
 
 
 def test_a13_python_uses_files_as_under_native_wasi(
-    machine: Machine, python: Program, tmp_path: Path
+    machine: Machine, python: CompiledProgram, tmp_path: Path
 ) -> None:
     wasm = fetch_python()
     assert wasm is not None

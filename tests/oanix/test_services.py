@@ -29,8 +29,8 @@ from agentix.oanix.errors import (
     AlreadyExistsError,
     FsError,
     NamespaceError,
+    NoSuchFileError,
     NotCapableError,
-    NotFoundError,
     PermissionDeniedError,
     ReadOnlyError,
 )
@@ -158,7 +158,7 @@ def test_a42_copies_hide_remove_and_recreate() -> None:
     copy.remove("/d/x")
     copy.write("/d/z", b"z")
     assert [entry.name for entry in copy.readdir("/d")] == ["y", "z"]
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NoSuchFileError):
         copy.read("/d/x")
     assert base.read("/a") == b"1"
     expected = [Change("changed", "/a"), Change("removed", "/d/x"), Change("added", "/d/z")]

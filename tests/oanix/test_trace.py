@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentix.oanix import Machine, MemFs, Namespace, Pipe, Reason, RunConfig, RunResult, Trace
+from agentix.oanix import Machine, MemFs, Namespace, Reason, RunConfig, RunResult, StreamPipe, Trace
 from agentix.oanix.errors import ReplayError
 from tests.oanix.oracle import OracleMachine
 
@@ -69,7 +69,7 @@ def test_a35_the_first_call_that_differs_is_reported(machine: Machine, files_was
     [
         (("loop",), {"fuel": 100_000}, Reason.FUEL),
         (("loop",), {"timeout": 0.1}, Reason.TIMEOUT),
-        (("copy",), {"timeout": 0.1, "stdin": Pipe()}, Reason.TIMEOUT),
+        (("copy",), {"timeout": 0.1, "stdin": StreamPipe()}, Reason.TIMEOUT),
         (("flood", "1000000"), {"output": 5000}, Reason.OUTPUT),
         (("grow", "/tmp/f"), {"memory": 20 << 20}, Reason.EXIT),
         (("show",), {"memory": 1 << 16}, Reason.MEMORY),

@@ -20,7 +20,7 @@ from agentix.oanix.services.task import TaskFs, TaskMeta, TaskSpec
 from agentix.oanix.services.trajectory import Trajectory
 from agentix.oanix.stop import Cancellation, Reason
 from agentix.oanix.trace import Trace
-from agentix.oanix.wasi.stream import Pipe
+from agentix.oanix.wasi.stream import StreamPipe
 
 __all__ = [
     "Cancellation",
@@ -40,12 +40,12 @@ __all__ = [
     "NamespaceSpec",
     "OanixEnv",
     "OpenFlags",
-    "Pipe",
     "PtyFs",
     "Quota",
     "Reason",
     "RunConfig",
     "RunResult",
+    "StreamPipe",
     "TarFs",
     "TaskFs",
     "TaskMeta",

@@ -24,12 +24,12 @@ from agentix.oanix.options import (
     take_command_line,
 )
 from agentix.oanix.places import keep_program, modules_directory, programs_directory
-from agentix.oanix.program import Program
+from agentix.oanix.program import CompiledProgram
 from agentix.oanix.progress import progress
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.stop import Cancellation, Reason
 from agentix.oanix.trace import Trace
-from agentix.oanix.wasi.stream import Pipe
+from agentix.oanix.wasi.stream import StreamPipe
 
 __all__ = ["main"]
 
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     """Runs a program with the command's own streams."""
     name, arguments = take_command_line(options)
-    path, cancellation, stdin = Path(name), Cancellation(), Pipe()
+    path, cancellation, stdin = Path(name), Cancellation(), StreamPipe()
     outputs = _Outputs(cancellation)
     config = RunConfig(
         arguments=(path.name, *arguments),
@@ -170,7 +170,7 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _load(machine: Machine, path: Path, deterministic: bool) -> Program:
+def _load(machine: Machine, path: Path, deterministic: bool) -> CompiledProgram:
     """Loads a program, and says on a terminal that it takes its time."""
     with progress(f"compiling {path.name}"):
         return machine.load(path.read_bytes(), deterministic=deterministic)
@@ -180,7 +180,7 @@ def _machine() -> Machine:
     return Machine(modules_directory(os.environ))
 
 
-def _feed(stdin: Pipe) -> None:
+def _feed(stdin: StreamPipe) -> None:
     """Passes the command's standard input on, as it comes."""
     try:
         while data := os.read(0, CHUNK):

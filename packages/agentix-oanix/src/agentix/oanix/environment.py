@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from agentix.oanix.machine import Machine
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.program import Program
+from agentix.oanix.program import CompiledProgram
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.stop import Cancellation
 
@@ -32,7 +32,9 @@ class OanixEnv:
         self.machine = machine or Machine()
         """Compiles and runs the programs."""
 
-    async def run_wasi(self, wasm: bytes | Program, config: RunConfig | None = None) -> RunResult:
+    async def run_wasi(
+        self, wasm: bytes | CompiledProgram, config: RunConfig | None = None
+    ) -> RunResult:
         """Runs a program to its end in a thread; cancelling the call stops the program.
 
         Args:
@@ -57,7 +59,9 @@ class OanixEnv:
         await anyio.lowlevel.checkpoint()
         return result
 
-    def run_wasi_sync(self, wasm: bytes | Program, config: RunConfig | None = None) -> RunResult:
+    def run_wasi_sync(
+        self, wasm: bytes | CompiledProgram, config: RunConfig | None = None
+    ) -> RunResult:
         """Runs a program to its end in the calling thread.
 
         Raises:

@@ -8,7 +8,7 @@ OanixError
 ├── ReplayError             a run differs from its recording
 ├── JobError                a job that can not be submitted, found or changed
 └── FsError                 a file operation failed; `code` is the WASI error number
-    ├── NotFoundError, AlreadyExistsError, NotDirectoryError, NotAFileError
+    ├── NoSuchFileError, AlreadyExistsError, NotDirectoryError, NotAFileError
     ├── PermissionDeniedError, ReadOnlyError, NotCapableError
     └── NoSpaceError, QuotaError
 """
@@ -27,10 +27,10 @@ __all__ = [
     "ModuleError",
     "NamespaceError",
     "NoSpaceError",
+    "NoSuchFileError",
     "NotAFileError",
     "NotCapableError",
     "NotDirectoryError",
-    "NotFoundError",
     "OanixError",
     "PermissionDeniedError",
     "QuotaError",
@@ -127,7 +127,7 @@ class FsError(OanixError):
         return f"{self.code.name}: {message}" if message else self.code.name
 
 
-class NotFoundError(FsError):
+class NoSuchFileError(FsError):
     """No file of that name exists."""
 
     code = Code.NOENT
@@ -184,7 +184,7 @@ class QuotaError(FsError):
 CLASSES = {
     kind.code: kind
     for kind in (
-        NotFoundError,
+        NoSuchFileError,
         AlreadyExistsError,
         NotDirectoryError,
         NotAFileError,

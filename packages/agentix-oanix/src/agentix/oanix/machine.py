@@ -17,12 +17,12 @@ from agentix.oanix.cache import ModuleCache
 from agentix.oanix.engine import Profile, Ticker, make_engine
 from agentix.oanix.errors import ModuleError, ReplayError
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.program import Program, check_imports, explain
+from agentix.oanix.program import CompiledProgram, check_imports, explain
 from agentix.oanix.recording import Recorder, Replayer
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.services.task import RESULT, TaskFs
 from agentix.oanix.stop import Exit, Halt, Reason
-from agentix.oanix.trace import End, Limits, Trace
+from agentix.oanix.trace import RecordedEnd, RecordedLimits, Trace
 from agentix.oanix.wasi.preview1 import Preview1
 from agentix.oanix.wasi.process import WasiProcess
 from agentix.oanix.wasi.runner import RunOutcome, WasiRunner, check_engine
@@ -75,11 +75,11 @@ class Machine:
         self._cache = ModuleCache(cache) if cache is not None else None
         self._lock = threading.Lock()
         self._engines: dict[Profile, EngineRuns] = {}
-        self._programs: OrderedDict[tuple[bytes, Profile], Program] = OrderedDict()
+        self._programs: OrderedDict[tuple[bytes, Profile], CompiledProgram] = OrderedDict()
 
     def load(
         self, wasm: bytes, *, deterministic: bool = False, stack: int | None = None
-    ) -> Program:
+    ) -> CompiledProgram:
         """Compiles a program, or finds it compiled.
 
         Args:
@@ -98,7 +98,7 @@ class Machine:
                 self._programs.move_to_end(key)
                 return program
         digest = hashlib.sha256(key[0]).hexdigest()
-        program = Program(self._compile(*key), digest, key[1])
+        program = CompiledProgram(self._compile(*key), digest, key[1])
         with self._lock:
             self._programs[key] = program
             if len(self._programs) > REMEMBERED:
@@ -119,7 +119,7 @@ class Machine:
         return module
 
     def run(
-        self, wasm: bytes | Program, namespace: Namespace, config: RunConfig | None = None
+        self, wasm: bytes | CompiledProgram, namespace: Namespace, config: RunConfig | None = None
     ) -> RunResult:
         """Runs a program to its end in the calling thread.
 
@@ -146,8 +146,8 @@ class Machine:
         finally:
             runs.idle.append(runner)
 
-    def _program(self, wasm: bytes | Program, config: RunConfig) -> Program:
-        if not isinstance(wasm, Program):
+    def _program(self, wasm: bytes | CompiledProgram, config: RunConfig) -> CompiledProgram:
+        if not isinstance(wasm, CompiledProgram):
             return self.load(wasm, deterministic=config.deterministic, stack=config.stack)
         if config.stack is not None:
             wanted = Profile.of(config.deterministic, config.stack).stack
@@ -158,18 +158,20 @@ class Machine:
                 )
         return wasm
 
-    def _record(self, program: Program, namespace: Namespace, config: RunConfig) -> RunResult:
+    def _record(
+        self, program: CompiledProgram, namespace: Namespace, config: RunConfig
+    ) -> RunResult:
         runs = self._engine_runs(program.profile)
         process = Preview1()
-        limits = Limits(config.fuel, config.memory, config.stack)
+        limits = RecordedLimits(config.fuel, config.memory, config.stack)
         trace = Trace(program.digest, program.profile.deterministic, limits=limits)
         runner = self.runner_class(runs.engine, process, Recorder(process, trace).wrap)
         result = _run(runner, program, namespace, config, runs.ticker)
-        trace.end = End(result.reason, result.message, result.fuel)
+        trace.end = RecordedEnd(result.reason, result.message, result.fuel)
         result.trace = trace
         return result
 
-    def replay(self, wasm: bytes | Program, trace: Trace) -> RunResult:
+    def replay(self, wasm: bytes | CompiledProgram, trace: Trace) -> RunResult:
         """Runs a program again from the trace of a run, without the services it had.
 
         A run that was stopped while it computed, by a deadline or another thread, stops where it
@@ -214,7 +216,11 @@ class Machine:
 
 
 def _run(
-    runner: WasiRunner, program: Program, namespace: Namespace, config: RunConfig, ticker: Ticker
+    runner: WasiRunner,
+    program: CompiledProgram,
+    namespace: Namespace,
+    config: RunConfig,
+    ticker: Ticker,
 ) -> RunResult:
     """Run a program in the runner's process, and return what came of it."""
     process = runner.process

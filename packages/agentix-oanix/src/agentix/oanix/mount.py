@@ -9,14 +9,14 @@ from agentix.oanix.errors import (
     Code,
     FsError,
     NamespaceError,
-    NotFoundError,
+    NoSuchFileError,
     ReadOnlyError,
 )
 from agentix.oanix.fs.quota import Quota, QuotaNode
 from agentix.oanix.fs.readonly import ReadOnlyNode
 from agentix.oanix.fs.union import UnionNode
 from agentix.oanix.fs.wrapped import PlacedDirectory
-from agentix.oanix.node import Entry, Kind, Node, Stat
+from agentix.oanix.node import FsNode, Kind, NodeEntry, Stat
 from agentix.oanix.service import FileService
 from agentix.oanix.walk import find
 
@@ -43,7 +43,7 @@ class Mount:
     quota: Quota | None = None
     """How much the tree may grow through the mount; mounts can share one."""
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the node that is seen at the path."""
         node = find(self.service.attach(), self.source.strip("/") or ".")
         if self.readonly:
@@ -93,7 +93,7 @@ class MountPoint:
             case "after":
                 self.layers.append(mount)
 
-    def node(self) -> Node:
+    def node(self) -> FsNode:
         """Gives the node that a program sees here.
 
         Raises:
@@ -106,7 +106,7 @@ class MountPoint:
             raise NamespaceError(f"a mount lies below {self.layers[0].path}, which is a file")
         return MountedDirectory(seen, {name: point.node() for name, point in self.below.items()})
 
-    def _seen(self) -> Node | None:
+    def _seen(self) -> FsNode | None:
         nodes = [mount.attach() for mount in self.layers]
         if len(nodes) < 2:
             return nodes[0] if nodes else None
@@ -120,7 +120,7 @@ class MountedDirectory(PlacedDirectory):
 
     __slots__ = ("_base", "_mounted")
 
-    def __init__(self, base: Node | None, mounted: Mapping[str, Node]) -> None:
+    def __init__(self, base: FsNode | None, mounted: Mapping[str, FsNode]) -> None:
         self._base = base
         self._mounted = mounted
 
@@ -129,11 +129,11 @@ class MountedDirectory(PlacedDirectory):
         """The service beneath the mounts; none where the directory is made for them."""
         return self if self._base is None else self._base.owner
 
-    def underlying(self) -> Node:
+    def underlying(self) -> FsNode:
         """Gives the service's own directory."""
         return self if self._base is None else self._base.underlying()
 
-    def hold(self) -> Node:
+    def hold(self) -> FsNode:
         """Gives the directory to keep open, with the same mounts in it."""
         return self if self._base is None else MountedDirectory(self._base.hold(), self._mounted)
 
@@ -146,31 +146,33 @@ class MountedDirectory(PlacedDirectory):
         """Tells what is known about the directory."""
         return Stat(Kind.DIRECTORY, 0) if self._base is None else self._base.stat()
 
-    def lookup(self, name: str) -> Node:
+    def lookup(self, name: str) -> FsNode:
         """Gives the file of a name, a mount before the service's own."""
         node = self._mounted.get(name)
         if node is not None:
             return node
         if self._base is None:
-            raise NotFoundError(name)
+            raise NoSuchFileError(name)
         return self._base.lookup(name)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Lists the mounts and the service's own names."""
         own = [] if self._base is None else self._base.entries()
-        mounted = [Entry(name, node.kind, node.stat().ino) for name, node in self._mounted.items()]
+        mounted = [
+            NodeEntry(name, node.kind, node.stat().ino) for name, node in self._mounted.items()
+        ]
         return mounted + [entry for entry in own if entry.name not in self._mounted]
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
         """Sets the times of the service's own directory."""
         self._holder("").set_times(accessed, modified)
 
-    def _place(self, name: str) -> Node:
+    def _place(self, name: str) -> FsNode:
         if name in self._mounted:
             raise AlreadyExistsError(name)
         return self._holder(name)
 
-    def _holder(self, name: str) -> Node:
+    def _holder(self, name: str) -> FsNode:
         self.check_unmounted(name)
         if self._base is None:
             raise ReadOnlyError(name)

@@ -12,7 +12,7 @@ from agentix.oanix.errors import NamespaceError
 from agentix.oanix.fs.overlay import CowFs
 from agentix.oanix.fs.quota import Quota
 from agentix.oanix.mount import Mode, Mount, MountPoint, split
-from agentix.oanix.node import Node
+from agentix.oanix.node import FsNode
 from agentix.oanix.service import FileService, Spec
 
 __all__ = ["Namespace", "NamespaceBuilder", "NamespaceSpec"]
@@ -89,7 +89,7 @@ class Namespace(FileService):
         """Starts a namespace without mounts."""
         return NamespaceBuilder()
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 
@@ -130,7 +130,7 @@ class Namespace(FileService):
         inside = [*split(found[0].source), *names[depth:]]
         return found[0], "/" + "/".join(inside)
 
-    def device(self, node: Node) -> int:
+    def device(self, node: FsNode) -> int:
         """Gives a number for the service that holds a file, from 1; 0 for directories of mounts."""
         return self._devices.get(id(node.owner), 0)
 

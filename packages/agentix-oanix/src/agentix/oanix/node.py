@@ -1,4 +1,4 @@
-"""Node and Handle: what every file of every service is made of.
+"""FsNode and Handle: what every file of every service is made of.
 
 A service answers `attach()` with its root node; a program walks from there by names. A handle is an
 open file. The interface by path, `FileService`, stands on top of this one.
@@ -18,7 +18,7 @@ from agentix.oanix.errors import (
     PermissionDeniedError,
 )
 
-__all__ = ["Entry", "Handle", "Kind", "Node", "OpenFlags", "Stat"]
+__all__ = ["FsNode", "Handle", "Kind", "NodeEntry", "OpenFlags", "Stat"]
 
 
 class Kind(IntEnum):
@@ -50,7 +50,7 @@ class Stat(NamedTuple):
     """Nanoseconds since 1970."""
 
 
-class Entry(NamedTuple):
+class NodeEntry(NamedTuple):
     """One name in a directory."""
 
     name: str
@@ -141,7 +141,7 @@ def _nothing() -> None:
     """Undoes a watch of a file that is always ready."""
 
 
-class Node(ABC):
+class FsNode(ABC):
     """A file of a service: content, a directory or a symbolic link.
 
     Every operation raises `FsError`; one that a service does not offer is `PermissionDeniedError`.
@@ -157,11 +157,11 @@ class Node(ABC):
         """The service that holds the file; renaming and linking stay within one."""
         return None
 
-    def underlying(self) -> "Node":
+    def underlying(self) -> "FsNode":
         """Gives the directory that changes go to; another one where mounts lie over it."""
         return self
 
-    def hold(self) -> "Node":
+    def hold(self) -> "FsNode":
         """Gives the directory to keep open: the same one when it is renamed or removed."""
         return self
 
@@ -177,16 +177,16 @@ class Node(ABC):
     def stat(self) -> Stat:
         """Tells what is known about the file."""
 
-    def lookup(self, name: str) -> "Node":
+    def lookup(self, name: str) -> "FsNode":
         """Gives the file of a name in this directory.
 
         Raises:
-            NotFoundError: The directory has no such name.
+            NoSuchFileError: The directory has no such name.
             NotDirectoryError: This is not a directory.
         """
         raise NotDirectoryError(name)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Lists the names in this directory, without `.` and `..`.
 
         Raises:
@@ -212,11 +212,11 @@ class Node(ABC):
         """
         raise FsError("not a symbolic link", Code.INVAL)
 
-    def create(self, name: str) -> "Node":
+    def create(self, name: str) -> "FsNode":
         """Makes an empty file in this directory."""
         raise self._denied(name)
 
-    def mkdir(self, name: str) -> "Node":
+    def mkdir(self, name: str) -> "FsNode":
         """Makes an empty directory in this directory."""
         raise self._denied(name)
 
@@ -224,7 +224,7 @@ class Node(ABC):
         """Makes a symbolic link in this directory."""
         raise self._denied(name)
 
-    def link(self, name: str, node: "Node") -> None:
+    def link(self, name: str, node: "FsNode") -> None:
         """Gives a file of the same service another name, in this directory."""
         raise self._denied(name)
 
@@ -236,7 +236,7 @@ class Node(ABC):
         """Removes an empty directory."""
         raise self._denied(name)
 
-    def rename(self, name: str, parent: "Node", new_name: str) -> None:
+    def rename(self, name: str, parent: "FsNode", new_name: str) -> None:
         """Moves a name from this directory into another of the same service, replacing there."""
         raise self._denied(name)
 

@@ -1,4 +1,4 @@
-"""Program: a compiled module, and why some modules can not be programs."""
+"""CompiledProgram: a compiled module, and why some modules can not be programs."""
 
 from weakref import WeakKeyDictionary
 
@@ -9,10 +9,10 @@ from agentix.oanix.errors import ModuleError, UnknownImportError
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.runner import LinkedModule, WasiRunner, function_type
 
-__all__ = ["Program", "check_imports", "explain"]
+__all__ = ["CompiledProgram", "check_imports", "explain"]
 
 
-class Program:
+class CompiledProgram:
     """A compiled module, joined with the functions of each runner that has run it."""
 
     def __init__(self, module: wasmtime.Module, digest: str, profile: Profile) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from agentix.oanix.errors import FsError, ReplayError, from_os_error
 from agentix.oanix.node import Handle
 from agentix.oanix.stop import Halt
-from agentix.oanix.trace import Call, Trace
+from agentix.oanix.trace import HostCall, Trace
 from agentix.oanix.wasi import regions
 from agentix.oanix.wasi.process import WasiProcess
-from agentix.oanix.wasi.stream import Output
+from agentix.oanix.wasi.stream import OutputStream
 
 __all__ = ["Recorder", "Replayer"]
 
@@ -38,7 +38,7 @@ class Recorder:
                 result = from_os_error(error).code
                 raise
             finally:
-                self._calls.append(Call(name, arguments, given, result, written, stream))
+                self._calls.append(HostCall(name, arguments, given, result, written, stream))
             return result
 
         return recorded
@@ -49,7 +49,7 @@ class Recorder:
             return 0
         found = self._process.files.get(arguments[0])
         handle: Handle | None = None if found is None else found.handle
-        return handle.number if isinstance(handle, Output) else 0
+        return handle.number if isinstance(handle, OutputStream) else 0
 
 
 class Replayer:
@@ -83,7 +83,7 @@ class Replayer:
 
         return replayed
 
-    def _expect(self, name: str, arguments: tuple[int, ...]) -> Call:
+    def _expect(self, name: str, arguments: tuple[int, ...]) -> HostCall:
         """Gives the recorded call, which must be the one that the program makes.
 
         Raises:

@@ -27,7 +27,7 @@ class RunConfig:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables; the program sees no others."""
     stdin: bytes | Handle = b""
-    """Standard input: bytes and then the end, or a stream such as a `Pipe`."""
+    """Standard input: bytes and then the end, or a stream such as a `StreamPipe`."""
     stdout: Sink | None = None
     """Is called with each piece of standard output as it comes, in the run's thread."""
     stderr: Sink | None = None

@@ -11,11 +11,11 @@ from agentix.oanix.errors import (
     Code,
     FsError,
     NamespaceError,
+    NoSuchFileError,
     NotAFileError,
-    NotFoundError,
 )
-from agentix.oanix.node import Handle, Kind, Node, OpenFlags
-from agentix.oanix.walk import Place, entry, find, locate, move
+from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags
+from agentix.oanix.walk import ResolvedPath, entry, find, locate, move
 
 __all__ = ["DirEntry", "File", "FileService", "Metadata", "Spec", "open_place", "unfinished_path"]
 
@@ -131,7 +131,7 @@ class FileService(ABC):
         raise NamespaceError(f"a {cls.__name__} can not be made from JSON")
 
     @abstractmethod
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root of the tree, a directory or a single file."""
 
     def spec(self) -> Spec:
@@ -146,7 +146,7 @@ class FileService(ABC):
         """Opens the file at a path.
 
         Raises:
-            NotFoundError: There is no such file and `flags.create` is not set.
+            NoSuchFileError: There is no such file and `flags.create` is not set.
             NotAFileError: The path is a directory's.
         """
         place = locate(self.attach(), _relative(path))
@@ -210,12 +210,12 @@ def unfinished_path(path: str) -> str:
     return f"{parent}/.{name}.unfinished"
 
 
-def open_place(place: Place, flags: OpenFlags) -> Handle:
+def open_place(place: ResolvedPath, flags: OpenFlags) -> Handle:
     """Opens what a walk ended at, making the file where the flags say so."""
     node = place.node
     if node is None:
         if not flags.create:
-            raise NotFoundError(place.name)
+            raise NoSuchFileError(place.name)
         if place.directory:
             raise NotAFileError(place.name)
         return place.parent.create(place.name).open(flags)
@@ -227,10 +227,10 @@ def open_place(place: Place, flags: OpenFlags) -> Handle:
     return handle
 
 
-def _existing(root: Node, path: str) -> Place:
+def _existing(root: FsNode, path: str) -> ResolvedPath:
     place = entry(root, _relative(path))
     if place.node is None:
-        raise NotFoundError(path)
+        raise NoSuchFileError(path)
     if not place.name:
         raise FsError(path, Code.BUSY)
     return place
@@ -240,7 +240,7 @@ def _relative(path: str) -> str:
     return path.lstrip("/") or "."
 
 
-def _dir_entry(directory: Node, name: str) -> DirEntry:
+def _dir_entry(directory: FsNode, name: str) -> DirEntry:
     found = directory.lookup(name).stat()
     return DirEntry(name, found.kind is Kind.DIRECTORY, found.size)
 

@@ -11,11 +11,11 @@ from typing import Any
 from agentix.oanix.errors import ReplayError
 from agentix.oanix.stop import Reason
 
-__all__ = ["Call", "End", "Limits", "Trace"]
+__all__ = ["HostCall", "RecordedEnd", "RecordedLimits", "Trace"]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HostCall:
     """One host call."""
 
     name: str
@@ -43,7 +43,7 @@ class Call:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Call":
+    def from_json(cls, value: dict[str, Any]) -> "HostCall":
         """Makes the call of its JSON.
 
         Raises:
@@ -62,7 +62,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RecordedLimits:
     """What a recorded run might use, so far as its program can notice."""
 
     fuel: int | None = None
@@ -74,7 +74,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RecordedEnd:
     """How a recorded run ended."""
 
     reason: Reason = Reason.EXIT
@@ -93,11 +93,11 @@ class Trace:
     """The SHA-256 of the module, in hexadecimal; of the program as it was given."""
     deterministic: bool
     """The program's code was that for deterministic runs."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[HostCall] = field(default_factory=list)
     """The calls."""
-    limits: Limits = Limits()
+    limits: RecordedLimits = RecordedLimits()
     """The limits of the run."""
-    end: End = End()
+    end: RecordedEnd = RecordedEnd()
     """How the run ended."""
 
     @property
@@ -121,9 +121,9 @@ class Trace:
         """
         try:
             first, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            calls = [Call.from_json(line) for line in lines]
-            ended = End(**{**first["end"], "reason": Reason(first["end"]["reason"])})
-            limits = Limits(**first["limits"])
+            calls = [HostCall.from_json(line) for line in lines]
+            ended = RecordedEnd(**{**first["end"], "reason": Reason(first["end"]["reason"])})
+            limits = RecordedLimits(**first["limits"])
             return cls(first["program"], first["deterministic"], calls, limits, ended)
         except UnicodeDecodeError as error:
             # Its own text would have all of the file.

@@ -10,13 +10,13 @@ from agentix.oanix.errors import (
     AlreadyExistsError,
     Code,
     FsError,
+    NoSuchFileError,
     NotCapableError,
     NotDirectoryError,
-    NotFoundError,
 )
-from agentix.oanix.node import Kind, Node
+from agentix.oanix.node import FsNode, Kind
 
-__all__ = ["MAX_LINKS", "Place", "entry", "find", "link", "locate", "move"]
+__all__ = ["MAX_LINKS", "ResolvedPath", "entry", "find", "link", "locate", "move"]
 
 MAX_LINKS = 40
 """Symbolic links that one walk follows."""
@@ -31,20 +31,20 @@ UNUSUAL = "", "/", "."
 LINK = Kind.SYMLINK
 
 
-class Place(NamedTuple):
+class ResolvedPath(NamedTuple):
     """Where a path ends: a name in a directory, which may or may not be taken."""
 
-    parent: Node
+    parent: FsNode
     """The directory."""
     name: str
     """The name in it; empty where the path ends at the start of the walk or at `.` or `..`."""
-    node: Node | None
+    node: FsNode | None
     """The file of that name, if there is one."""
     directory: bool
     """The path ends in a slash, so only a directory will do."""
 
 
-def find(base: Node, path: str, follow: bool = True) -> Node:
+def find(base: FsNode, path: str, follow: bool = True) -> FsNode:
     """Gives the file at a path.
 
     Args:
@@ -53,22 +53,22 @@ def find(base: Node, path: str, follow: bool = True) -> Node:
         follow: A symbolic link at the end of the path is followed.
 
     Raises:
-        NotFoundError: A component is missing.
+        NoSuchFileError: A component is missing.
         NotDirectoryError: A component is used as a directory and is none.
         NotCapableError: The path is absolute or leads above `base`.
         FsError: LOOP: too many symbolic links. NAMETOOLONG: a component is over 255 bytes.
     """
     node = (_plain(base, path) or locate(base, path, follow)).node
     if node is None:
-        raise NotFoundError(path)
+        raise NoSuchFileError(path)
     return node
 
 
-def locate(base: Node, path: str, follow: bool = True) -> Place:
+def locate(base: FsNode, path: str, follow: bool = True) -> ResolvedPath:
     """Gives the directory and the name that a path ends at; the last name may be missing.
 
     Raises:
-        NotFoundError: A component before the last is missing, or the path is empty.
+        NoSuchFileError: A component before the last is missing, or the path is empty.
         NotDirectoryError: A component is used as a directory and is none.
         NotCapableError: The path is absolute or leads above `base`.
         FsError: LOOP, NAMETOOLONG, or INVAL for a path with a zero byte.
@@ -77,7 +77,7 @@ def locate(base: Node, path: str, follow: bool = True) -> Place:
     if plain is not None:
         return plain
     if not path:
-        raise NotFoundError("the path is empty")
+        raise NoSuchFileError("the path is empty")
     if path[0] == "/":
         raise NotCapableError(path)
     if "\0" in path:
@@ -88,7 +88,7 @@ def locate(base: Node, path: str, follow: bool = True) -> Place:
     return place._replace(name="") if last in (".", "..") else place
 
 
-def entry(base: Node, path: str) -> Place:
+def entry(base: FsNode, path: str) -> ResolvedPath:
     """Gives the name itself that a path ends in, as making, removing and renaming need it.
 
     A symbolic link at the end is not followed, also where a slash comes after it.
@@ -106,7 +106,7 @@ def entry(base: Node, path: str) -> Place:
     return place._replace(directory=True)
 
 
-def _plain(base: Node, path: str) -> Place | None:
+def _plain(base: FsNode, path: str) -> ResolvedPath | None:
     """Walks a path of ordinary names, as most are; `None` where more is to be looked at."""
     if path[:1] in UNUSUAL or path[-1] == "/" or "/." in path or "//" in path or "\0" in path:
         return None
@@ -121,12 +121,12 @@ def _plain(base: Node, path: str) -> Place | None:
             return None
     try:
         node = parent.lookup(last)
-    except NotFoundError:
-        return Place(parent, last, None, False)
-    return None if node.kind is LINK else Place(parent, last, node, False)
+    except NoSuchFileError:
+        return ResolvedPath(parent, last, None, False)
+    return None if node.kind is LINK else ResolvedPath(parent, last, node, False)
 
 
-def _walk(base: Node, path: str, follow: bool, directory: bool) -> Place:
+def _walk(base: FsNode, path: str, follow: bool, directory: bool) -> ResolvedPath:
     way, links, name = [base], 0, ""
     ahead = _components(path)
     while ahead:
@@ -137,7 +137,7 @@ def _walk(base: Node, path: str, follow: bool, directory: bool) -> Place:
             continue
         node = _enter(way[-1], name, bool(ahead))
         if node is None:
-            return Place(way[-1], name, None, directory)
+            return ResolvedPath(way[-1], name, None, directory)
         if node.kind is LINK and (ahead or follow):
             links += 1
             ahead += _target(node, links, path)
@@ -146,7 +146,7 @@ def _walk(base: Node, path: str, follow: bool, directory: bool) -> Place:
     node = way[-1]
     if directory and node.kind is not Kind.DIRECTORY:
         raise NotDirectoryError(path)
-    return Place(way[-2] if len(way) > 1 else base, name, node, directory)
+    return ResolvedPath(way[-2] if len(way) > 1 else base, name, node, directory)
 
 
 def _components(path: str) -> list[str]:
@@ -154,18 +154,18 @@ def _components(path: str) -> list[str]:
     return [name for name in reversed(path.split("/")) if name and name != "."]
 
 
-def _enter(parent: Node, name: str, more: bool) -> Node | None:
+def _enter(parent: FsNode, name: str, more: bool) -> FsNode | None:
     if len(name) > SHORT and len(name.encode()) > MAX_NAME:
         raise FsError(name, Code.NAMETOOLONG)
     try:
         return parent.lookup(name)
-    except NotFoundError:
+    except NoSuchFileError:
         if more:
             raise
         return None
 
 
-def _target(node: Node, links: int, path: str) -> list[str]:
+def _target(node: FsNode, links: int, path: str) -> list[str]:
     if links > MAX_LINKS:
         raise FsError(path, Code.LOOP)
     target = node.readlink()
@@ -174,7 +174,7 @@ def _target(node: Node, links: int, path: str) -> list[str]:
     return _components(target)
 
 
-def _back(way: list[Node], path: str) -> None:
+def _back(way: list[FsNode], path: str) -> None:
     if way[-1].kind is not Kind.DIRECTORY:
         raise NotDirectoryError(path)
     if len(way) == 1:
@@ -182,11 +182,11 @@ def _back(way: list[Node], path: str) -> None:
     way.pop()
 
 
-def move(source: Place, target: Place) -> None:
+def move(source: ResolvedPath, target: ResolvedPath) -> None:
     """Renames what one walk ended at to where another one did, as rename(2) does.
 
     Raises:
-        NotFoundError: There is no source.
+        NoSuchFileError: There is no source.
         NotDirectoryError: A slash follows a name that is not a directory's.
         FsError: BUSY: a mount is in the way. XDEV: the places are of two services. INVAL: a
             directory would go into itself.
@@ -194,7 +194,7 @@ def move(source: Place, target: Place) -> None:
     if not source.name or not target.name:
         raise FsError(source.name, Code.BUSY)
     if source.node is None:
-        raise NotFoundError(source.name)
+        raise NoSuchFileError(source.name)
     if target.directory and source.node.kind is not Kind.DIRECTORY:
         raise NotDirectoryError(target.name)
     source.parent.check_unmounted(source.name)
@@ -205,22 +205,22 @@ def move(source: Place, target: Place) -> None:
     parent.rename(source.name, into, target.name)
 
 
-def link(source: Place, target: Place) -> None:
+def link(source: ResolvedPath, target: ResolvedPath) -> None:
     """Gives what one walk ended at the name where another one did, as link(2) does.
 
     Raises:
-        NotFoundError: There is no source, or the new name ends in a slash.
+        NoSuchFileError: There is no source, or the new name ends in a slash.
         AlreadyExistsError: The new name is taken.
         FsError: PERM: the source is a directory. XDEV: the places are of two services.
     """
     if source.node is None:
-        raise NotFoundError(source.name)
+        raise NoSuchFileError(source.name)
     if target.node is not None:
         raise AlreadyExistsError(target.name)
     if source.node.kind is Kind.DIRECTORY:
         raise FsError(source.name, Code.PERM)
     if target.directory:
-        raise NotFoundError(target.name)
+        raise NoSuchFileError(target.name)
     into = target.parent.underlying()
     if source.node.owner is not into.owner:
         raise FsError(source.name, Code.XDEV)

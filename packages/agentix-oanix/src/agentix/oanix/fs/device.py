@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from agentix.oanix import entropy
 from agentix.oanix.fs.fixed import FixedNode, plant
-from agentix.oanix.node import Handle, Kind, Node, OpenFlags
+from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags
 from agentix.oanix.service import FileService, Spec
 
 __all__ = ["DeviceFs"]
@@ -82,7 +82,7 @@ class DeviceFs(FileService):
         devices["urandom"] = RandomHandle
         self._root = plant({name: Device(handle) for name, handle in devices.items()}, self)
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 

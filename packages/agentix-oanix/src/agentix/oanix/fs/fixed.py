@@ -4,8 +4,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from agentix.oanix.errors import Code, FsError, NotFoundError, ReadOnlyError
-from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.errors import Code, FsError, NoSuchFileError, ReadOnlyError
+from agentix.oanix.node import FsNode, Handle, Kind, NodeEntry, OpenFlags, Stat
 from agentix.oanix.service import FileService, Spec
 
 __all__ = ["BytesHandle", "FixedDirectory", "MapFs", "number_tree", "plant"]
@@ -24,7 +24,7 @@ class MapFs(FileService):
         self._files = dict(files)
         self._root = plant({path: BytesFile(data) for path, data in self._files.items()}, self)
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 
@@ -41,7 +41,7 @@ class MapFs(FileService):
         return cls({path: base64.b64decode(text) for path, text in spec["files"].items()})
 
 
-class FixedNode(Node):
+class FixedNode(FsNode):
     """A node of a fixed tree; its number is given once the tree stands."""
 
     __slots__ = ("_owner", "ino")
@@ -114,18 +114,18 @@ class FixedDirectory(FixedNode):
         super().__init__()
         self.children: dict[str, FixedNode] = dict(children or {})
 
-    def lookup(self, name: str) -> Node:
+    def lookup(self, name: str) -> FsNode:
         """Gives the file of a name."""
         try:
             return self.children[name]
         except KeyError:
-            raise NotFoundError(name) from None
+            raise NoSuchFileError(name) from None
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Lists the names."""
-        return [Entry(name, node.kind, node.ino) for name, node in self.children.items()]
+        return [NodeEntry(name, node.kind, node.ino) for name, node in self.children.items()]
 
-    def rename(self, name: str, parent: Node, new_name: str) -> None:
+    def rename(self, name: str, parent: FsNode, new_name: str) -> None:
         """Refuses: a fixed tree stays as it is, and other services are another device."""
         if parent.owner is not self.owner:
             raise FsError(name, Code.XDEV)

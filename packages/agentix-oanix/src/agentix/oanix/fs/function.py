@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from agentix.oanix.errors import Code, FsError, PermissionDeniedError
 from agentix.oanix.fs.fixed import FixedNode, plant
-from agentix.oanix.node import Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags, Stat
 from agentix.oanix.service import FileService
 
 __all__ = ["Function", "FunctionFs"]
@@ -145,6 +145,6 @@ class FunctionFs(FileService):
     def __init__(self, functions: Mapping[str, Function]) -> None:
         self._root = plant(functions, self)
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root

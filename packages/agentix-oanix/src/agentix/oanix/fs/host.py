@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Any, ClassVar, Self
 
 from agentix.oanix.errors import Code, FsError, NamespaceError, from_os_error
-from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.node import FsNode, Handle, Kind, NodeEntry, OpenFlags, Stat
 from agentix.oanix.service import FileService, Spec, unfinished_path
 
 __all__ = ["WorkspaceFs"]
@@ -79,7 +79,7 @@ class WorkspaceFs(FileService):
             raise NamespaceError(f"{path} is no directory to mount: {error.strerror}") from error
         self._root = Anchor(root)
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return HostNode(self, self._root, "", Kind.DIRECTORY)
 
@@ -128,7 +128,7 @@ def _translated(name: str) -> Iterator[None]:
         raise from_os_error(error, name) from error
 
 
-class HostNode(Node):
+class HostNode(FsNode):
     """A file of a `WorkspaceFs`, by its path below a directory that is open.
 
     Args:
@@ -151,7 +151,7 @@ class HostNode(Node):
         """The service that holds the file."""
         return self._fs
 
-    def hold(self) -> Node:
+    def hold(self) -> FsNode:
         """Opens the directory, so that it is the same one when it is renamed."""
         with _translated(self._path):
             number = self._anchor.open_below(self._path, DIRECTORY)
@@ -169,20 +169,20 @@ class HostNode(Node):
             finally:
                 os.close(number)
 
-    def lookup(self, name: str) -> Node:
+    def lookup(self, name: str) -> FsNode:
         """Gives the file of a name."""
         with _translated(name), self._opened() as directory:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         return self._node(self._below(name), _kind(found.st_mode))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Lists the names."""
         with _translated(self._path), self._opened(os.O_RDONLY | os.O_DIRECTORY) as directory:
             found = []
             with os.scandir(directory) as entries:
                 for entry in entries:
                     mode = entry.stat(follow_symlinks=False).st_mode
-                    found.append(Entry(entry.name, _kind(mode), entry.inode()))
+                    found.append(NodeEntry(entry.name, _kind(mode), entry.inode()))
         return found
 
     def open(self, flags: OpenFlags) -> Handle:
@@ -206,14 +206,14 @@ class HostNode(Node):
         with _translated(name), self._node(parent, Kind.DIRECTORY)._opened() as directory:
             return os.readlink(name, dir_fd=directory)
 
-    def create(self, name: str) -> Node:
+    def create(self, name: str) -> FsNode:
         """Makes an empty file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with _translated(name):
             os.close(self._anchor.open_below(self._below(name), flags, 0o666))
         return self._node(self._below(name), Kind.REGULAR)
 
-    def mkdir(self, name: str) -> Node:
+    def mkdir(self, name: str) -> FsNode:
         """Makes an empty directory."""
         with _translated(name), self._opened() as directory:
             os.mkdir(name, dir_fd=directory)
@@ -224,7 +224,7 @@ class HostNode(Node):
         with _translated(name), self._opened() as directory:
             os.symlink(target, name, dir_fd=directory)
 
-    def link(self, name: str, node: Node) -> None:
+    def link(self, name: str, node: FsNode) -> None:
         """Gives a file of this service another name."""
         if not isinstance(node, HostNode) or node._fs is not self._fs:
             raise FsError(name, Code.XDEV)
@@ -243,7 +243,7 @@ class HostNode(Node):
         with _translated(name), self._opened() as directory:
             os.rmdir(name, dir_fd=directory)
 
-    def rename(self, name: str, parent: Node, new_name: str) -> None:
+    def rename(self, name: str, parent: FsNode, new_name: str) -> None:
         """Moves a name from this directory into another."""
         if not isinstance(parent, HostNode) or parent._fs is not self._fs:
             raise FsError(name, Code.XDEV)

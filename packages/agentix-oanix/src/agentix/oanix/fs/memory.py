@@ -10,11 +10,11 @@ from agentix.oanix.errors import (
     Code,
     FsError,
     NoSpaceError,
+    NoSuchFileError,
     NotAFileError,
     NotDirectoryError,
-    NotFoundError,
 )
-from agentix.oanix.node import Entry, Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.node import FsNode, Handle, Kind, NodeEntry, OpenFlags, Stat
 from agentix.oanix.service import FileService, Spec
 
 __all__ = ["MemFs"]
@@ -55,7 +55,7 @@ class MemFs(FileService):
         for path, data in self._initial.items():
             self._add(path, data)
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 
@@ -108,7 +108,7 @@ class MemFs(FileService):
         node.create(name).open(OpenFlags(write=True)).write(memoryview(data), 0)
 
 
-class MemoryNode(Node):
+class MemoryNode(FsNode):
     """What all files of a `MemFs` have: a number, names and times."""
 
     __slots__ = ("accessed", "changed", "fs", "ino", "links", "modified")
@@ -292,25 +292,25 @@ class MemoryDirectory(MemoryNode):
         self.up: MemoryDirectory | None = None
         self.children: dict[str, MemoryNode] = {}
 
-    def lookup(self, name: str) -> Node:
+    def lookup(self, name: str) -> FsNode:
         """Gives the file of a name."""
         try:
             return self.children[name]
         except KeyError:
-            raise NotFoundError(name) from None
+            raise NoSuchFileError(name) from None
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Lists the names in the order in which they were made."""
-        return [Entry(name, node.kind, node.ino) for name, node in self.children.items()]
+        return [NodeEntry(name, node.kind, node.ino) for name, node in self.children.items()]
 
-    def create(self, name: str) -> Node:
+    def create(self, name: str) -> FsNode:
         """Makes an empty file."""
         self._check_free(name)
         node = self.children[name] = MemoryFile(self.fs)
         self._touch()
         return node
 
-    def mkdir(self, name: str) -> Node:
+    def mkdir(self, name: str) -> FsNode:
         """Makes an empty directory."""
         self._check_free(name)
         node = self.children[name] = MemoryDirectory(self.fs)
@@ -325,7 +325,7 @@ class MemoryDirectory(MemoryNode):
         self.children[name] = MemoryLink(self.fs, target)
         self._touch()
 
-    def link(self, name: str, node: Node) -> None:
+    def link(self, name: str, node: FsNode) -> None:
         """Gives a file of this service another name."""
         self._check_free(name)
         if not isinstance(node, MemoryNode) or node.fs is not self.fs:
@@ -333,7 +333,7 @@ class MemoryDirectory(MemoryNode):
         if node.kind is Kind.DIRECTORY:
             raise FsError(name, Code.PERM)
         if node.links == 0:
-            raise NotFoundError(name)
+            raise NoSuchFileError(name)
         node.links += 1
         node.changed = clock.now()
         self.children[name] = node
@@ -365,7 +365,7 @@ class MemoryDirectory(MemoryNode):
         self.links = 0
         self.fs.forget()
 
-    def rename(self, name: str, parent: Node, new_name: str) -> None:
+    def rename(self, name: str, parent: FsNode, new_name: str) -> None:
         """Moves a name from this directory into another, replacing there."""
         node = self._child(name)
         if not isinstance(parent, MemoryDirectory) or parent.fs is not self.fs:
@@ -373,7 +373,7 @@ class MemoryDirectory(MemoryNode):
         if isinstance(node, MemoryDirectory) and node.holds(parent):
             raise FsError(name, Code.INVAL)
         if parent.links == 0:
-            raise NotFoundError(new_name)
+            raise NoSuchFileError(new_name)
         old = parent.children.get(new_name)
         if old is node:
             return
@@ -404,13 +404,13 @@ class MemoryDirectory(MemoryNode):
         try:
             return self.children[name]
         except KeyError:
-            raise NotFoundError(name) from None
+            raise NoSuchFileError(name) from None
 
     def _check_free(self, name: str) -> None:
         if name in self.children:
             raise AlreadyExistsError(name)
         if self.links == 0:
-            raise NotFoundError(name)
+            raise NoSuchFileError(name)
 
     def _touch(self) -> None:
         self.modified = self.changed = clock.now()

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from agentix.oanix.errors import NotFoundError
+from agentix.oanix.errors import NoSuchFileError
 from agentix.oanix.fs.memory import MemFs, MemoryDirectory, MemoryFile, MemoryLink, MemoryNode
-from agentix.oanix.node import Handle, Kind, Node, OpenFlags
+from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags
 from agentix.oanix.service import FileService, Spec, unfinished_path
 from agentix.oanix.walk import find, locate
 
@@ -40,7 +40,7 @@ class CowFs(FileService):
         self._max_bytes = max_bytes
         self.discard()
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 
@@ -115,9 +115,9 @@ class CowFile(MemoryFile):
 
     __slots__ = ("lower", "origin")
 
-    def __init__(self, fs: MemFs, lower: Node, origin: str) -> None:
+    def __init__(self, fs: MemFs, lower: FsNode, origin: str) -> None:
         super().__init__(fs)
-        self.lower: Node | None = lower
+        self.lower: FsNode | None = lower
         self.origin = origin
         found = lower.stat()
         self.accessed, self.modified = found.accessed, found.modified
@@ -169,8 +169,8 @@ class CowDirectory(MemoryDirectory):
 
     __slots__ = ("_lower", "_own", "origin")
 
-    def __init__(self, fs: MemFs, lower: Node, origin: str) -> None:
-        self._lower: Node | None = lower
+    def __init__(self, fs: MemFs, lower: FsNode, origin: str) -> None:
+        self._lower: FsNode | None = lower
         self._own: dict[str, MemoryNode] = {}
         self.origin = origin
         super().__init__(fs)
@@ -200,7 +200,7 @@ class CowDirectory(MemoryDirectory):
     def children(self, value: dict[str, MemoryNode]) -> None:
         """Keeps what the directory took; the constructor of the base class gives nothing."""
 
-    def _copy(self, lower: Node, origin: str) -> MemoryNode:
+    def _copy(self, lower: FsNode, origin: str) -> MemoryNode:
         if lower.kind is Kind.DIRECTORY:
             return CowDirectory(self.fs, lower, origin)
         if lower.kind is Kind.SYMLINK:
@@ -208,7 +208,7 @@ class CowDirectory(MemoryDirectory):
         return CowFile(self.fs, lower, origin)
 
 
-def _differences(node: MemoryNode, base: Node | None, path: str) -> Iterator[Change]:
+def _differences(node: MemoryNode, base: FsNode | None, path: str) -> Iterator[Change]:
     """Compares a file with the one beneath at the same path."""
     if base is None:
         yield Change("added", path)
@@ -222,7 +222,7 @@ def _differences(node: MemoryNode, base: Node | None, path: str) -> Iterator[Cha
         yield from _differences_below(node, base, path)
 
 
-def _differences_below(node: MemoryDirectory, base: Node | None, path: str) -> Iterator[Change]:
+def _differences_below(node: MemoryDirectory, base: FsNode | None, path: str) -> Iterator[Change]:
     if isinstance(node, CowDirectory) and node.untouched and base and node.origin == path:
         return
     children = node.children
@@ -235,14 +235,14 @@ def _differences_below(node: MemoryDirectory, base: Node | None, path: str) -> I
         yield from _removed(base.lookup(name), f"{path}/{name}")
 
 
-def _removed(base: Node, path: str) -> Iterator[Change]:
+def _removed(base: FsNode, path: str) -> Iterator[Change]:
     yield Change("removed", path)
     if base.kind is Kind.DIRECTORY:
         for entry in base.entries():
             yield from _removed(base.lookup(entry.name), f"{path}/{entry.name}")
 
 
-def _same(node: MemoryNode, base: Node, path: str) -> bool:
+def _same(node: MemoryNode, base: FsNode, path: str) -> bool:
     if node.kind is Kind.SYMLINK:
         return node.readlink() == base.readlink()
     if isinstance(node, CowFile) and node.lower is not None and node.origin == path:
@@ -250,9 +250,9 @@ def _same(node: MemoryNode, base: Node, path: str) -> bool:
     return _content(node) == _content(base)
 
 
-def _content(node: Node) -> bytes:
+def _content(node: FsNode) -> bytes:
     if node.kind is not Kind.REGULAR:
-        raise NotFoundError("not a regular file")
+        raise NoSuchFileError("not a regular file")
     handle = node.open(OpenFlags())
     parts, offset = [], 0
     try:

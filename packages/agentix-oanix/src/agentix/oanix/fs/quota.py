@@ -3,9 +3,9 @@
 import threading
 from collections import Counter
 
-from agentix.oanix.errors import Code, FsError, NamespaceError, NotFoundError, QuotaError
+from agentix.oanix.errors import Code, FsError, NamespaceError, NoSuchFileError, QuotaError
 from agentix.oanix.fs.wrapped import WrappedNode
-from agentix.oanix.node import Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags, Stat
 
 __all__ = ["Quota", "QuotaNode"]
 
@@ -83,11 +83,11 @@ class QuotaNode(WrappedNode):
 
     __slots__ = ("_quota",)
 
-    def __init__(self, inner: Node, quota: Quota) -> None:
+    def __init__(self, inner: FsNode, quota: Quota) -> None:
         super().__init__(inner)
         self._quota = quota
 
-    def _wrapped(self, node: Node) -> Node:
+    def _wrapped(self, node: FsNode) -> FsNode:
         return QuotaNode(node, self._quota)
 
     def open(self, flags: OpenFlags) -> Handle:
@@ -100,13 +100,13 @@ class QuotaNode(WrappedNode):
             self._quota.take(min(0, handle.size() - before.size))
         return QuotaHandle(handle, self._quota, before.ino)
 
-    def create(self, name: str) -> Node:
+    def create(self, name: str) -> FsNode:
         """Makes an empty file."""
         self._quota.take(0, 1)
         with _Refund(self._quota):
             return QuotaNode(self._inner.create(name), self._quota)
 
-    def mkdir(self, name: str) -> Node:
+    def mkdir(self, name: str) -> FsNode:
         """Makes an empty directory."""
         self._quota.take(0, 1)
         with _Refund(self._quota):
@@ -118,7 +118,7 @@ class QuotaNode(WrappedNode):
         with _Refund(self._quota):
             self._inner.symlink(name, target)
 
-    def link(self, name: str, node: Node) -> None:
+    def link(self, name: str, node: FsNode) -> None:
         """Gives a file another name, which takes nothing."""
         self._inner.link(name, self._other(node, name))
 
@@ -134,7 +134,7 @@ class QuotaNode(WrappedNode):
         self._inner.rmdir(name)
         self._quota.dropped(found)
 
-    def rename(self, name: str, parent: Node, new_name: str) -> None:
+    def rename(self, name: str, parent: FsNode, new_name: str) -> None:
         """Moves a name to a directory of the same quota, replacing there."""
         into = self._other(parent, name)
         moved, replaced = self._inner.lookup(name).stat(), _stat(into, new_name)
@@ -146,7 +146,7 @@ class QuotaNode(WrappedNode):
         """Sets times, in nanoseconds since 1970."""
         self._inner.set_times(accessed, modified)
 
-    def _other(self, node: Node, name: str) -> Node:
+    def _other(self, node: FsNode, name: str) -> FsNode:
         if not isinstance(node, QuotaNode) or node._quota is not self._quota:
             raise FsError(name, Code.XDEV)
         return node._inner
@@ -240,8 +240,8 @@ class _Growth:
         self._quota.take(self._handle.size() - self._before - self._taken)
 
 
-def _stat(directory: Node, name: str) -> Stat | None:
+def _stat(directory: FsNode, name: str) -> Stat | None:
     try:
         return directory.lookup(name).stat()
-    except NotFoundError:
+    except NoSuchFileError:
         return None

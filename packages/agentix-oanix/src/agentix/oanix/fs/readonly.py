@@ -2,7 +2,7 @@
 
 from agentix.oanix.errors import ReadOnlyError
 from agentix.oanix.fs.wrapped import WrappedNode
-from agentix.oanix.node import Handle, Node, OpenFlags
+from agentix.oanix.node import FsNode, Handle, OpenFlags
 
 __all__ = ["ReadOnlyNode"]
 
@@ -12,7 +12,7 @@ class ReadOnlyNode(WrappedNode):
 
     __slots__ = ()
 
-    def _wrapped(self, node: Node) -> Node:
+    def _wrapped(self, node: FsNode) -> FsNode:
         return ReadOnlyNode(node)
 
     def open(self, flags: OpenFlags) -> Handle:
@@ -25,11 +25,11 @@ class ReadOnlyNode(WrappedNode):
         """Refuses."""
         raise ReadOnlyError
 
-    def create(self, name: str) -> Node:
+    def create(self, name: str) -> FsNode:
         """Refuses."""
         raise ReadOnlyError(name)
 
-    def mkdir(self, name: str) -> Node:
+    def mkdir(self, name: str) -> FsNode:
         """Refuses."""
         raise ReadOnlyError(name)
 
@@ -37,7 +37,7 @@ class ReadOnlyNode(WrappedNode):
         """Refuses."""
         raise ReadOnlyError(name)
 
-    def link(self, name: str, node: Node) -> None:
+    def link(self, name: str, node: FsNode) -> None:
         """Refuses."""
         raise ReadOnlyError(name)
 
@@ -49,6 +49,6 @@ class ReadOnlyNode(WrappedNode):
         """Refuses."""
         raise ReadOnlyError(name)
 
-    def rename(self, name: str, parent: Node, new_name: str) -> None:
+    def rename(self, name: str, parent: FsNode, new_name: str) -> None:
         """Refuses."""
         raise ReadOnlyError(name)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from agentix.oanix.errors import NamespaceError
 from agentix.oanix.fs.memory import MemFs
 from agentix.oanix.fs.readonly import ReadOnlyNode
-from agentix.oanix.node import Kind, Node, OpenFlags
+from agentix.oanix.node import FsNode, Kind, OpenFlags
 from agentix.oanix.service import FileService, Spec
 from agentix.oanix.walk import find
 
@@ -39,7 +39,7 @@ class TarFs(FileService):
             raise NamespaceError(f"not a tar archive: {error}") from error
         self._root = ReadOnlyNode(self._files.attach())
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 
@@ -72,7 +72,7 @@ class TarFs(FileService):
             node.open(OpenFlags(write=True)).write(memoryview(content.read()), 0)
             node.set_times(None, int(member.mtime * 1_000_000_000))
 
-    def _directory(self, names: list[str]) -> Node:
+    def _directory(self, names: list[str]) -> FsNode:
         node = self._files.attach()
         for name in names:
             known = {entry.name: entry.kind for entry in node.entries()}

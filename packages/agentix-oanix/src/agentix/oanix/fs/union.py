@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from agentix.oanix.errors import AlreadyExistsError, NotFoundError, ReadOnlyError
+from agentix.oanix.errors import AlreadyExistsError, NoSuchFileError, ReadOnlyError
 from agentix.oanix.fs.readonly import ReadOnlyNode
 from agentix.oanix.fs.wrapped import PlacedDirectory
-from agentix.oanix.node import Entry, Node, Stat
+from agentix.oanix.node import FsNode, NodeEntry, Stat
 
 __all__ = ["UnionNode"]
 
@@ -23,7 +23,7 @@ class UnionNode(PlacedDirectory):
 
     __slots__ = ("_layers",)
 
-    def __init__(self, layers: Sequence[Node]) -> None:
+    def __init__(self, layers: Sequence[FsNode]) -> None:
         self._layers = tuple(layers)
 
     @property
@@ -31,11 +31,11 @@ class UnionNode(PlacedDirectory):
         """The service that new files go to."""
         return self._writable.owner if self._can_write else self._layers[0].owner
 
-    def underlying(self) -> Node:
+    def underlying(self) -> FsNode:
         """Gives the directory that new files go to."""
         return self._writable if self._can_write else self
 
-    def hold(self) -> Node:
+    def hold(self) -> FsNode:
         """Gives the directories to keep open."""
         return UnionNode([layer.hold() for layer in self._layers])
 
@@ -43,13 +43,13 @@ class UnionNode(PlacedDirectory):
         """Tells what is known about the first directory."""
         return self._layers[0].stat()
 
-    def lookup(self, name: str) -> Node:
+    def lookup(self, name: str) -> FsNode:
         """Gives the file of a name from the first directory that has it."""
         return self._holder(name).lookup(name)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Lists the names of all directories, each name once."""
-        found: dict[str, Entry] = {}
+        found: dict[str, NodeEntry] = {}
         for layer in self._layers:
             for entry in layer.entries():
                 found.setdefault(entry.name, entry)
@@ -59,19 +59,19 @@ class UnionNode(PlacedDirectory):
         """Sets the times of the first directory."""
         self._layers[0].set_times(accessed, modified)
 
-    def _holder(self, name: str) -> Node:
+    def _holder(self, name: str) -> FsNode:
         for layer in self._layers:
             try:
                 layer.lookup(name)
-            except NotFoundError:
+            except NoSuchFileError:
                 continue
             return layer
-        raise NotFoundError(name)
+        raise NoSuchFileError(name)
 
-    def _place(self, name: str) -> Node:
+    def _place(self, name: str) -> FsNode:
         try:
             self._holder(name)
-        except NotFoundError:
+        except NoSuchFileError:
             return self._writable
         raise AlreadyExistsError(name)
 
@@ -80,7 +80,7 @@ class UnionNode(PlacedDirectory):
         return any(not isinstance(layer, ReadOnlyNode) for layer in self._layers)
 
     @property
-    def _writable(self) -> Node:
+    def _writable(self) -> FsNode:
         for layer in self._layers:
             if not isinstance(layer, ReadOnlyNode):
                 return layer

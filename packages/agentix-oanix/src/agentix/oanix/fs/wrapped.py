@@ -2,22 +2,22 @@
 
 from abc import abstractmethod
 
-from agentix.oanix.node import Entry, Kind, Node, Stat
+from agentix.oanix.node import FsNode, Kind, NodeEntry, Stat
 
 __all__ = ["PlacedDirectory", "WrappedNode"]
 
 
-class WrappedNode(Node):
+class WrappedNode(FsNode):
     """A file as it is seen through something that limits what can be done to it."""
 
     __slots__ = ("_inner", "kind")
 
-    def __init__(self, inner: Node) -> None:
+    def __init__(self, inner: FsNode) -> None:
         self._inner = inner
         self.kind: Kind = inner.kind
 
     @abstractmethod
-    def _wrapped(self, node: Node) -> Node:
+    def _wrapped(self, node: FsNode) -> FsNode:
         """Gives another file as it is seen through the same."""
 
     @property
@@ -25,7 +25,7 @@ class WrappedNode(Node):
         """The service that holds the file."""
         return self._inner.owner
 
-    def hold(self) -> Node:
+    def hold(self) -> FsNode:
         """Gives the directory to keep open."""
         return self._wrapped(self._inner.hold())
 
@@ -33,11 +33,11 @@ class WrappedNode(Node):
         """Tells what is known about the file."""
         return self._inner.stat()
 
-    def lookup(self, name: str) -> Node:
+    def lookup(self, name: str) -> FsNode:
         """Gives the file of a name."""
         return self._wrapped(self._inner.lookup(name))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Lists the names."""
         return self._inner.entries()
 
@@ -46,7 +46,7 @@ class WrappedNode(Node):
         return self._inner.readlink()
 
 
-class PlacedDirectory(Node):
+class PlacedDirectory(FsNode):
     """A directory made of others, each of whose names belongs to one of them."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class PlacedDirectory(Node):
     kind = Kind.DIRECTORY
 
     @abstractmethod
-    def _place(self, name: str) -> Node:
+    def _place(self, name: str) -> FsNode:
         """Gives the directory that a new name goes to.
 
         Raises:
@@ -63,18 +63,18 @@ class PlacedDirectory(Node):
         """
 
     @abstractmethod
-    def _holder(self, name: str) -> Node:
+    def _holder(self, name: str) -> FsNode:
         """Gives the directory that a name is to be taken from.
 
         Raises:
             FsError: There is none, or it may not be changed.
         """
 
-    def create(self, name: str) -> Node:
+    def create(self, name: str) -> FsNode:
         """Makes an empty file."""
         return self._place(name).create(name)
 
-    def mkdir(self, name: str) -> Node:
+    def mkdir(self, name: str) -> FsNode:
         """Makes an empty directory."""
         return self._place(name).mkdir(name)
 
@@ -82,7 +82,7 @@ class PlacedDirectory(Node):
         """Makes a symbolic link."""
         self._place(name).symlink(name, target)
 
-    def link(self, name: str, node: Node) -> None:
+    def link(self, name: str, node: FsNode) -> None:
         """Gives a file another name."""
         self._place(name).link(name, node)
 
@@ -94,6 +94,6 @@ class PlacedDirectory(Node):
         """Removes an empty directory."""
         self._holder(name).rmdir(name)
 
-    def rename(self, name: str, parent: Node, new_name: str) -> None:
+    def rename(self, name: str, parent: FsNode, new_name: str) -> None:
         """Moves a name from the directory that has it."""
         self._holder(name).rename(name, parent, new_name)

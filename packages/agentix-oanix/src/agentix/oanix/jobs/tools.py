@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import PurePosixPath
 from typing import Any
 
-from agentix.oanix.errors import JobError, NotFoundError
+from agentix.oanix.errors import JobError, NoSuchFileError
 from agentix.oanix.jobs.job import Script
 from agentix.oanix.machine import Machine
 from agentix.oanix.namespace import Namespace
@@ -177,7 +177,7 @@ def find_interpreter(namespace: Namespace, script: Script, path: str) -> tuple[s
     try:
         with namespace.open(path) as file:
             first = file.read(256).split(b"\n")[0]
-    except NotFoundError as error:
+    except NoSuchFileError as error:
         raise JobError(f"there is no script {path} in the namespace") from error
     options: Sequence[str] = ()
     if script.interpreter is not None:
@@ -202,7 +202,7 @@ def _parse_shebang(line: str) -> tuple[Sequence[str], Sequence[str]]:
 def _find_program(namespace: Namespace, names: Sequence[str], path: str) -> str:
     try:
         there = [entry.name for entry in namespace.readdir(PROGRAMS)]
-    except NotFoundError:
+    except NoSuchFileError:
         there = []
     for name in names:
         for file in (name, f"{name}.wasm"):

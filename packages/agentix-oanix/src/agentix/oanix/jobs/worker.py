@@ -27,7 +27,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic_core import to_jsonable_python
 
-from agentix.oanix.errors import FsError, JobError, NotFoundError, OanixError
+from agentix.oanix.errors import FsError, JobError, NoSuchFileError, OanixError
 from agentix.oanix.jobs.job import (
     AgentTool,
     JobResult,
@@ -50,7 +50,7 @@ from agentix.oanix.jobs.tools import TOOLBOX, ToolCall, ToolRegistry, find_inter
 from agentix.oanix.machine import Machine
 from agentix.oanix.mount import Mount
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.node import Kind, Node, OpenFlags
+from agentix.oanix.node import FsNode, Kind, OpenFlags
 from agentix.oanix.places import modules_directory
 from agentix.oanix.run import RunConfig
 from agentix.oanix.service import File, FileService
@@ -458,7 +458,7 @@ def _save_logs(logs: LogsFs, directory: Path) -> None:
     _save_tree(logs.trajectories.attach(), directory / "atif")
 
 
-def _save_tree(node: Node, target: Path) -> None:
+def _save_tree(node: FsNode, target: Path) -> None:
     """Write the files below a directory of a service; links are left out."""
     below = [(entry.name, node.lookup(entry.name)) for entry in node.entries()]
     files = [(name, found) for name, found in below if found.kind is Kind.REGULAR]
@@ -487,7 +487,7 @@ def _is_directory(namespace: Namespace, path: str) -> bool:
 def _read_program(namespace: Namespace, path: str) -> bytes:
     try:
         return namespace.read(path)
-    except NotFoundError as error:
+    except NoSuchFileError as error:
         raise JobError(f"there is no program {path} in the namespace") from error
 
 

@@ -13,7 +13,7 @@ from agentix.oanix.fs.fixed import BytesHandle, FixedNode, plant
 from agentix.oanix.fs.function import Function
 from agentix.oanix.fs.memory import MemFs
 from agentix.oanix.mount import Mount, MountPoint
-from agentix.oanix.node import Handle, Kind, Node, OpenFlags, Stat
+from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags, Stat
 from agentix.oanix.run import RunResult
 from agentix.oanix.service import FileService
 
@@ -107,7 +107,7 @@ class LogsFs(FileService):
         """The files below `atif/`."""
 
     @cached_property
-    def _root(self) -> Node:
+    def _root(self) -> FsNode:
         """The root directory, made when it is asked for: logs that nobody mounts need none."""
         files: dict[str, FixedNode] = {
             "stdout.log": self.stdout,
@@ -118,7 +118,7 @@ class LogsFs(FileService):
         own = plant(files, self)
         return MountPoint.tree([Mount("/", _Tree(own)), Mount("/atif", self.trajectories)]).node()
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 
@@ -152,10 +152,10 @@ class LogsFs(FileService):
 class _Tree(FileService):
     """A root node as a service."""
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: FsNode) -> None:
         self._root = root
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from agentix.oanix.fs.fixed import FixedNode, plant
 from agentix.oanix.fs.function import Function
-from agentix.oanix.node import Handle, Kind, Node, OpenFlags
+from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags
 from agentix.oanix.service import FileService
-from agentix.oanix.wasi.stream import Pipe
+from agentix.oanix.wasi.stream import StreamPipe
 
 __all__ = ["PtyFs"]
 
@@ -29,16 +29,16 @@ class PtyFs(FileService):
     kind: ClassVar[str] = "pty"
 
     def __init__(self, rows: int = 24, columns: int = 80) -> None:
-        self.input = Pipe()
+        self.input = StreamPipe()
         """What the program reads."""
-        self.output = Pipe()
+        self.output = StreamPipe()
         """What the program writes."""
         self.size = (rows, columns)
         """Rows and columns."""
         size = Function(lambda: b"%d %d\n" % self.size, self._resize)
         self._root = plant({"tty": Terminal(self), "size": size}, self)
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentix.oanix.errors import NotFoundError, PermissionDeniedError
+from agentix.oanix.errors import NoSuchFileError, PermissionDeniedError
 from agentix.oanix.fs.fixed import FixedDirectory, MapFs, number_tree
 from agentix.oanix.fs.function import Function
-from agentix.oanix.node import Entry, Node
+from agentix.oanix.node import FsNode, NodeEntry
 from agentix.oanix.service import FileService
 
 __all__ = ["RESULT", "TaskFs", "TaskMeta", "TaskSpec"]
@@ -77,7 +77,7 @@ class TaskFs(FileService):
         """What the program wrote as its result, as JSON; `None` before."""
         self._root = TaskDirectory(self)
 
-    def attach(self) -> Node:
+    def attach(self) -> FsNode:
         """Gives the root directory."""
         return self._root
 
@@ -118,18 +118,18 @@ class TaskDirectory(FixedDirectory):
         self.children[RESULT] = self._result
         number_tree(self, task)
 
-    def lookup(self, name: str) -> Node:
+    def lookup(self, name: str) -> FsNode:
         """Gives the file of a name."""
         if name == RESULT and self._task.result is None:
-            raise NotFoundError(name)
+            raise NoSuchFileError(name)
         return super().lookup(name)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[NodeEntry]:
         """Lists the names."""
         hidden = RESULT if self._task.result is None else ""
         return [entry for entry in super().entries() if entry.name != hidden]
 
-    def create(self, name: str) -> Node:
+    def create(self, name: str) -> FsNode:
         """Makes `result.json`, and nothing else."""
         if name != RESULT:
             raise PermissionDeniedError(name)

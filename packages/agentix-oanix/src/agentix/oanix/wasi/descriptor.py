@@ -5,11 +5,11 @@ from typing import Any
 
 from agentix.oanix.errors import Code, FsError, NamespaceError
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.node import Entry, Handle, Kind, Node
+from agentix.oanix.node import FsNode, Handle, Kind, NodeEntry
 from agentix.oanix.run import RunConfig
 from agentix.oanix.walk import find
 from agentix.oanix.wasi import abi
-from agentix.oanix.wasi.stream import InputBytes, Output
+from agentix.oanix.wasi.stream import InputBytes, OutputStream
 
 __all__ = ["Descriptor", "DescriptorTable", "Unopened", "open_standard"]
 
@@ -29,7 +29,7 @@ class Descriptor:
     """Where the next read or write is, in bytes."""
     preopen: bytes | None = None
     """The name of a directory that is open from the start."""
-    listing: list[Entry] | None = None
+    listing: list[NodeEntry] | None = None
     """The names of the directory when it was last listed from its beginning."""
     parent: "Descriptor | None" = None
     """The directory that the file was opened in."""
@@ -40,7 +40,7 @@ class Descriptor:
 
     def __init__(
         self,
-        node: Node | None,
+        node: FsNode | None,
         handle: Handle | None,
         kind: Kind,
         base: int,
@@ -56,7 +56,7 @@ class Descriptor:
         self.stream = handle is not None and handle.stream
 
     @classmethod
-    def directory(cls, node: Node, path: str, inheriting: int = abi.ALL_RIGHTS) -> "Descriptor":
+    def directory(cls, node: FsNode, path: str, inheriting: int = abi.ALL_RIGHTS) -> "Descriptor":
         """Makes the descriptor of a directory with the rights that it inherits."""
         rights = inheriting & abi.DIRECTORY_RIGHTS
         made = cls(node, None, DIRECTORY, rights, inheriting)
@@ -123,7 +123,7 @@ class Unopened(DescriptorTable):
 
 
 def open_standard(
-    config: RunConfig, namespace: Namespace, outputs: tuple[Output, Output]
+    config: RunConfig, namespace: Namespace, outputs: tuple[OutputStream, OutputStream]
 ) -> DescriptorTable:
     """Makes the standard streams and the directories that are open from the start.
 
@@ -143,7 +143,7 @@ def open_standard(
     return files
 
 
-def _found(namespace: Namespace, path: str) -> Node:
+def _found(namespace: Namespace, path: str) -> FsNode:
     node = namespace.attach()
     if path == "/":
         return node

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from agentix.oanix import clock
 from agentix.oanix.errors import Code, FsError
-from agentix.oanix.node import Entry, Handle, Kind
+from agentix.oanix.node import Handle, Kind, NodeEntry
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.abi import FdFlags, Rights, TimeFlags
 from agentix.oanix.wasi.descriptor import Descriptor
@@ -320,9 +320,9 @@ class FileCalls(WasiProcess):
         return 0
 
 
-def _entries(listing: list[Entry], ino: int, cookie: int) -> Iterator[bytes]:
+def _entries(listing: list[NodeEntry], ino: int, cookie: int) -> Iterator[bytes]:
     """Gives the entries from a cookie on as they lie in memory; the first two are `.` and `..`."""
-    own = [Entry(".", Kind.DIRECTORY, ino), Entry("..", Kind.DIRECTORY, ino)]
+    own = [NodeEntry(".", Kind.DIRECTORY, ino), NodeEntry("..", Kind.DIRECTORY, ino)]
     for place in range(cookie, len(listing) + 2):
         entry = own[place] if place < 2 else listing[place - 2]
         name = entry.name.encode()

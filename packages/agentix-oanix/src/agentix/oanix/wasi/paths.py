@@ -1,8 +1,8 @@
 """PathCalls: the functions of WASI preview 1 that work on a path (`path_*`)."""
 
-from agentix.oanix.errors import AlreadyExistsError, Code, FsError, NotAFileError, NotFoundError
-from agentix.oanix.node import Kind, Node, OpenFlags
-from agentix.oanix.walk import Place, entry, find, link, locate, move
+from agentix.oanix.errors import AlreadyExistsError, Code, FsError, NoSuchFileError, NotAFileError
+from agentix.oanix.node import FsNode, Kind, OpenFlags
+from agentix.oanix.walk import ResolvedPath, entry, find, link, locate, move
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.abi import FdFlags, OFlags, Rights
 from agentix.oanix.wasi.descriptor import Descriptor
@@ -30,7 +30,7 @@ class PathCalls(WasiProcess):
     They give 0 or raise `FsError` with the number that the program gets.
     """
 
-    def _place(self, fd: int, rights: int, path: int, length: int) -> Place:
+    def _place(self, fd: int, rights: int, path: int, length: int) -> ResolvedPath:
         """Gives the name that a path ends in, its symbolic link not followed."""
         return entry(self.base(fd, rights), self.text(path, length))
 
@@ -162,7 +162,7 @@ class PathCalls(WasiProcess):
         if place.node is not None:
             raise AlreadyExistsError(place.name)
         if place.directory:
-            raise NotFoundError(place.name)
+            raise NoSuchFileError(place.name)
         place.parent.symlink(place.name, held)
         self._changed(fd, self.text(path, length))
         return 0
@@ -176,26 +176,26 @@ class PathCalls(WasiProcess):
         return 0
 
 
-def _named(place: Place) -> Node:
+def _named(place: ResolvedPath) -> FsNode:
     """Gives the directory of a name that is there and can be taken away."""
     if place.node is None:
-        raise NotFoundError(place.name)
+        raise NoSuchFileError(place.name)
     if not place.name:
         raise FsError("the path ends in a dot", Code.INVAL)
     place.parent.check_unmounted(place.name)
     return place.parent
 
 
-def _make(directory: Descriptor, place: Place, oflags: int) -> Node:
+def _make(directory: Descriptor, place: ResolvedPath, oflags: int) -> FsNode:
     """Makes the missing file that a walk ended at."""
     if not oflags & OFlags.CREAT:
-        raise NotFoundError(place.name)
+        raise NoSuchFileError(place.name)
     if not directory.base & Rights.PATH_CREATE_FILE:
         raise FsError("files may not be made here", Code.NOTCAPABLE)
     return place.parent.create(place.name)
 
 
-def _open_directory(directory: Descriptor, node: Node, oflags: int, base: int) -> Descriptor:
+def _open_directory(directory: Descriptor, node: FsNode, oflags: int, base: int) -> Descriptor:
     """Opens a directory with all rights that it inherits: programs ask for fewer than they use."""
     if base & Rights.FD_WRITE or oflags & (OFlags.TRUNC | OFlags.CREAT):
         raise NotAFileError("a directory is not written")
@@ -204,7 +204,7 @@ def _open_directory(directory: Descriptor, node: Node, oflags: int, base: int) -
     return opened
 
 
-def _open_file(directory: Descriptor, node: Node, oflags: int, base: int) -> Descriptor:
+def _open_file(directory: Descriptor, node: FsNode, oflags: int, base: int) -> Descriptor:
     if node.kind is SYMLINK:
         code = Code.NOTDIR if oflags & OFlags.DIRECTORY else Code.LOOP
         raise FsError("the path ends at a symbolic link", code)

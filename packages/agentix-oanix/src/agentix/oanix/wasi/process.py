@@ -8,12 +8,12 @@ from struct import Struct
 from agentix.oanix import clock, entropy
 from agentix.oanix.errors import Code, FsError, from_os_error
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.node import Handle, Node, Stat
+from agentix.oanix.node import FsNode, Handle, Stat
 from agentix.oanix.run import RunConfig
 from agentix.oanix.stop import Exit, Halt, Reason
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.descriptor import Descriptor, DescriptorTable, Unopened, open_standard
-from agentix.oanix.wasi.stream import Output
+from agentix.oanix.wasi.stream import OutputStream
 
 __all__ = ["WasiProcess"]
 
@@ -35,7 +35,7 @@ class WasiProcess:
         self.size = -1
         self.remap: Callable[[], memoryview] = _no_memory
         self.files = DescriptorTable()
-        self.outputs: tuple[Output, Output] | None = None
+        self.outputs: tuple[OutputStream, OutputStream] | None = None
         self.config = RunConfig()
         self.namespace = Namespace()
         self.virtual: clock.VirtualClock | None = None
@@ -76,8 +76,8 @@ class WasiProcess:
         config = self.config
         self.written = set()
         self.outputs = (
-            Output(config.keep_output, config.stdout, 1),
-            Output(config.keep_output, config.stderr, 2),
+            OutputStream(config.keep_output, config.stdout, 1),
+            OutputStream(config.keep_output, config.stderr, 2),
         )
         self.files = open_standard(config, self.namespace, self.outputs)
         return self.files
@@ -238,7 +238,7 @@ class WasiProcess:
             raise FsError(f"{number} lacks a right", Code.NOTCAPABLE)
         return found.handle
 
-    def base(self, number: int, rights: int) -> Node:
+    def base(self, number: int, rights: int) -> FsNode:
         """Gives an open directory that has all of some rights, for a path to start from."""
         found = self.files.get(number)
         if found is None or found.node is None or found.handle or rights & ~found.base:
@@ -262,7 +262,7 @@ class WasiProcess:
             raise FsError(f"{number} lacks a right", Code.NOTCAPABLE)
         return found
 
-    def put_stat(self, address: int, node: Node, known: Stat | None = None) -> None:
+    def put_stat(self, address: int, node: FsNode, known: Stat | None = None) -> None:
         """Writes what is known about a file to memory."""
         if address + 64 > self.size:
             self.reach(address + 64)
@@ -287,7 +287,7 @@ class WasiProcess:
         Raises:
             Halt: They are more than the run may write.
         """
-        if type(handle) is Output:
+        if type(handle) is OutputStream:
             self.output_bytes += count
             limit = self.config.output
             if limit is not None and self.output_bytes > limit:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from agentix.oanix.errors import Code, FsError
 from agentix.oanix.node import Handle
 
-__all__ = ["InputBytes", "Output", "Pipe"]
+__all__ = ["InputBytes", "OutputStream", "StreamPipe"]
 
 Sink = Callable[[bytes], None]
 
@@ -31,7 +31,7 @@ class InputBytes(Handle):
         return len(part)
 
 
-class Output(Handle):
+class OutputStream(Handle):
     """Collects what is written, and shows it to a sink as it comes.
 
     Args:
@@ -66,7 +66,7 @@ class Output(Handle):
         return self.write(data, 0)
 
 
-class Pipe(Handle):
+class StreamPipe(Handle):
     """A stream that one side writes and the other reads, from any threads.
 
     Args:
