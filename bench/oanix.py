@@ -42,7 +42,7 @@ MEGABYTE = 1e6
 
 
 async def measure() -> list[Row | Skipped]:
-    """Measures starts, calls, a Python, jobs in a row, deadlines and memory."""
+    """Measure starts, calls, a Python, jobs in a row, deadlines and memory."""
     machine = Machine(CACHE / "modules")
     return [
         *_starts(machine, "a module that does nothing", bytes(wasmtime.wat2wasm(NOTHING)), 10, 0.3),
@@ -57,7 +57,7 @@ async def measure() -> list[Row | Skipped]:
 
 
 def _starts(machine: Machine, name: str, wasm: bytes, most: float, share: float) -> list[Row]:
-    """Measures from a prepared program to its result; the floor makes store and instance too."""
+    """Measure from a prepared program to its result; the floor makes store and instance too."""
     program, native, namespace = machine.load(wasm), _native(wasm), _namespace(MemFs())
     config, ours, floors = RunConfig(), list[list[float]](), list[list[float]]()
     for _ in range(ROUNDS):
@@ -73,14 +73,14 @@ def _starts(machine: Machine, name: str, wasm: bytes, most: float, share: float)
 
 
 def _large_stack(machine: Machine) -> list[Row]:
-    """Measures the C main with the 16 MiB of stack that ziglang gives it."""
+    """Measure the C main with the 16 MiB of stack that ziglang reserves."""
     name = "a C main, 16 MiB of stack, least of 1000; floor: native WASI"
     _, row, _ = _starts(machine, name, compile_guest(GUESTS / "main.c"), 30, 0.6)
     return [replace(row, name=name, bound=None)]
 
 
 def _times(run: Callable[[], object]) -> list[float]:
-    """Gives the microseconds of many runs."""
+    """Return the microseconds of many runs."""
     times = []
     for _ in range(STARTS):
         started = time.perf_counter()
@@ -98,7 +98,7 @@ def _calls(machine: Machine) -> list[Row]:
     host = _namespace(WorkspaceFs(native.directory))
 
     def taken(namespace: Namespace | None, what: str, count: int) -> float:
-        """Gives the microseconds of a call."""
+        """Return the microseconds of a call."""
         arguments = ("calls", what, str(count))
         if namespace is None:
             return int(native.run(arguments, output=True)) / 1000
@@ -109,7 +109,7 @@ def _calls(machine: Machine) -> list[Row]:
     def turns(
         what: str, count: int, namespace: Namespace = memory
     ) -> tuple[list[float], list[float]]:
-        """Gives the least of some runs of each, again and again."""
+        """Return the least of some runs of each, again and again."""
         rounds = [
             (
                 min(taken(namespace, what, count) for _ in range(REPEATS)),
@@ -141,7 +141,7 @@ def _calls(machine: Machine) -> list[Row]:
 
 
 def _python(machine: Machine) -> list[Row | Skipped]:
-    """Measures CPython from its start to its end; the floor is native WASI."""
+    """Measure CPython from its start to its end; the floor is native WASI."""
     name = "a CPython one-liner; floor: native WASI"
     wasm = fetch_python()
     if wasm is None:
@@ -159,7 +159,7 @@ def _python(machine: Machine) -> list[Row | Skipped]:
 
 
 def _jobs(machine: Machine) -> list[Row]:
-    """Measures small jobs, each with a namespace of its own, and whether memory stays flat."""
+    """Measure small jobs, each with a namespace of its own, and whether memory stays flat."""
     wasm = compile_guest(GUESTS / "hello.c")
     program, native = machine.load(wasm), _native(wasm)
 
@@ -192,7 +192,7 @@ def _jobs(machine: Machine) -> list[Row]:
 
 
 def _queued_jobs(machine: Machine) -> Row:
-    """Measures the same program as jobs of a durable queue on a disk, taken as a worker does."""
+    """Measure the same program as jobs of a durable queue on a disk, taken as a worker does."""
     wasm = compile_guest(GUESTS / "hello.c")
     program, queued, floors = machine.load(wasm), list[float](), list[float]()
     for _ in range(3):
@@ -206,7 +206,7 @@ def _queued_jobs(machine: Machine) -> Row:
 
 
 def _drain(machine: Machine, wasm: bytes) -> float:
-    """Fills a queue, and gives how many jobs a second its one worker ends."""
+    """Fill a queue, and return how many jobs a second its one worker ends."""
     with tempfile.TemporaryDirectory() as holder:
         program = Path(holder, "bin", "hello.wasm")
         program.parent.mkdir()
@@ -244,7 +244,7 @@ def _deadline(machine: Machine) -> list[Row]:
 
 
 def _native(wasm: bytes) -> Native:
-    """Prepares a program for native WASI, with a directory on a tmpfs that goes with the bench."""
+    """Prepare a program for native WASI, with a directory on a tmpfs that goes with the bench."""
     holder = tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
     atexit.register(shutil.rmtree, holder)
     return Native(wasm, Path(holder))

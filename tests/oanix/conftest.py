@@ -37,7 +37,7 @@ def memory() -> MemFs:
 
 @pytest.fixture
 def run(machine: Machine, files_wasm: bytes, memory: MemFs) -> Run:
-    """Runs guests/files.c with arguments, by default with memory at `/tmp`."""
+    """Run guests/files.c with arguments, by default with memory at `/tmp`."""
     own = Namespace.builder().mount("/tmp", memory).build()
 
     def run(*arguments: str, namespace: Namespace = own, **config: object) -> RunResult:

@@ -26,7 +26,7 @@ Manager = subprocess.Popen[bytes]
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Waits for a condition, and fails where it does not come."""
+    """Wait for a condition, and fail where it does not come."""
     deadline = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < deadline, "what should have happened has not"
@@ -34,7 +34,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def make_cache_home() -> Path:
-    """Gives commands the cache of programs that the other tests have."""
+    """Link the cache of programs that the other tests have to where commands look."""
     (CACHE / "modules").mkdir(mode=0o700, parents=True, exist_ok=True)
     link = CACHE / "home" / "agentix-oanix" / "modules"
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -60,61 +60,61 @@ class Workplace:
         self.queue = JobQueue(path / "queue")
 
     def namespace(self) -> Namespace:
-        """Gives what jobs see unless they are told otherwise."""
+        """Return what jobs see unless they are told otherwise."""
         builder = Namespace.builder().mount("/w", WorkspaceFs(self.shared)).mount("/tmp", MemFs())
         return builder.mount("/bin", WorkspaceFs(self.programs), readonly=True).build()
 
     def submit(self, *steps: str, **more: Any) -> UUID:
-        """Submits a job of guests/steps.c and starts no manager."""
+        """Submit a job of guests/steps.c, and start no manager."""
         return self.submit_kind(Wasi(program="/bin/steps.wasm", arguments=steps), **more)
 
     def submit_kind(self, kind: JobKind, namespace: Namespace | None = None, **more: Any) -> UUID:
-        """Submits a job and starts no manager."""
+        """Submit a job, and start no manager."""
         spec = NamespaceSpec.model_validate((namespace or self.namespace()).spec())
         job = JobSpec(kind=kind, namespace=spec, **more)
         return self.queue.submit(job, start=False)
 
     def lines(self, name: str) -> list[str]:
-        """Gives the lines that jobs have added to a file of the shared directory."""
+        """Return the lines that jobs have added to a file of the shared directory."""
         path = self.shared / name
         return path.read_text().splitlines() if path.exists() else []
 
     def let_go(self, name: str = "go") -> None:
-        """Makes the file that jobs wait for."""
+        """Make the file that jobs wait for."""
         (self.shared / name).touch()
 
     def get(self, job: UUID) -> Job:
-        """Gives a job as it stands."""
+        """Return a job as it stands."""
         return self.queue.get(job)
 
     def ended(self, job: UUID) -> Job:
-        """Waits until a job has ended."""
+        """Wait until a job has ended."""
         return self.queue.wait(job, DEADLINE)
 
     def settle(self) -> None:
-        """Waits until all jobs have ended."""
+        """Wait until all jobs have ended."""
         for job in self.queue.jobs():
             self.ended(job.spec.id)
 
     def outcomes(self, job: UUID) -> Sequence[str | None]:
-        """Gives the outcomes of a job's attempts."""
+        """Return the outcomes of a job's attempts."""
         return [attempt.outcome for attempt in self.get(job).attempts]
 
     def worker_of(self, job: UUID) -> int:
-        """Gives the process that has a running job."""
+        """Return the process that has a running job."""
         pid = lock_holder(self.queue.directory.worker(self.get(job).attempts[-1].worker))
         assert pid is not None
         return pid
 
     def kill_worker_of(self, job: UUID) -> None:
-        """Kills the process that has a running job, as nothing else could."""
+        """Kill the process that has a running job, as nothing else could."""
         os.kill(self.worker_of(job), signal.SIGKILL)
 
     @contextmanager
     def manager(
         self, *options: str, environment: dict[str, str] | None = None
     ) -> Iterator[Manager]:
-        """Has a manager in a process of its own, and ends it and its workers."""
+        """Run a manager in a process of its own, and end it and its workers."""
         command = [sys.executable, "-m", "agentix.oanix", "job", "--queue"]
         command += [str(self.queue.directory.path), "run", "--keep", *options]
         with subprocess.Popen(command, env=self.environment(environment)) as process:
@@ -126,23 +126,23 @@ class Workplace:
                 self.end_workers()
 
     def run(self, *options: str, environment: dict[str, str] | None = None) -> None:
-        """Runs the queue until it has no more jobs."""
+        """Run the queue until it has no more jobs."""
         command = [sys.executable, "-m", "agentix.oanix", "job", "--queue"]
         command += [str(self.queue.directory.path), "run", *options]
         subprocess.run(command, env=self.environment(environment), check=True, timeout=DEADLINE)
 
     @staticmethod
     def environment(more: dict[str, str] | None = None) -> dict[str, str]:
-        """Gives the environment of managers, with one cache of programs for all tests."""
+        """Return the environment of managers, with one cache of programs for all tests."""
         return {**os.environ, "XDG_CACHE_HOME": str(make_cache_home()), **(more or {})}
 
     def workers(self) -> list[int]:
-        """Gives the processes that work on the queue."""
+        """Return the processes that work on the queue."""
         found = [lock_holder(path) for path in (self.queue.directory.path / "workers").iterdir()]
         return [pid for pid in found if pid is not None]
 
     def end_workers(self) -> None:
-        """Kills what a killed manager has left."""
+        """Kill what a killed manager has left."""
         for pid in self.workers():
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.workers())

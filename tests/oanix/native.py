@@ -41,7 +41,7 @@ class Native:
         environment: Mapping[str, str] = MappingProxyType({}),
         output: bool = False,
     ) -> str:
-        """Runs the program from a new store to its end, and gives what it wrote if that is kept."""
+        """Run the program from a new store to its end, and return what it wrote if that is kept."""
         config = wasmtime.WasiConfig()
         if arguments:
             config.argv = arguments

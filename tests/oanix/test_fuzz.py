@@ -1,4 +1,4 @@
-"""Random arguments for all 46 functions: a program can not bring the host down."""
+"""Random arguments for all 46 functions: a program cannot bring the host down."""
 
 import pytest
 import wasmtime
@@ -28,7 +28,7 @@ def calls(draw: st.DrawFn) -> tuple[str, list[int]]:
 
 
 def program(made: list[tuple[str, list[int]]], memory: bytes) -> bytes:
-    """Makes a module that fills its memory and then makes the calls."""
+    """Make a module that fills its memory and then makes the calls."""
     names = sorted({name for name, _ in made})
     parts = []
     for name in names:

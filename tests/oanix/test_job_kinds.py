@@ -70,7 +70,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
 
 
 def install_tools(site: Path) -> Path:
-    """Installs a distribution with tools, and gives its directory."""
+    """Install a distribution with tools, and return its directory."""
     information = site / "own_tools-1.0.dist-info"
     information.mkdir(parents=True)
     (site / "own_tools.py").write_text(TOOLS)
@@ -82,7 +82,7 @@ def install_tools(site: Path) -> Path:
 
 
 def trajectory_of(work: Workplace, job: Job) -> atif.Trajectory:
-    """Reads a job's trajectory as the format's own package does."""
+    """Read a job's trajectory as the format's own package does."""
     text = work.queue.file(job.spec.id, "atif/trajectory.json").read_text()
     return atif.Trajectory.model_validate_json(text)
 
@@ -157,7 +157,7 @@ def test_a_script_runs_by_the_shell_in_bin(work: Workplace) -> None:
     assert (result.runs[0].name, result.runs[0].files_written) == ("script", ("/w/out",))
 
 
-def test_a_script_that_can_not_run_says_what_is_missing(work: Workplace) -> None:
+def test_a_script_that_cannot_run_says_what_is_missing(work: Workplace) -> None:
     write_script(work, "x.rb", "puts 1\n")
     write_script(work, "bare", "echo 1\n")
     nowhere = Namespace.builder().mount("/w", WorkspaceFs(work.shared)).build()
@@ -245,7 +245,7 @@ def test_an_installed_tool_gives_a_result_and_a_trajectory(work: Workplace) -> N
 
 
 def with_logs() -> tuple[Any, ...]:
-    """Gives the mounts of a namespace with logs."""
+    """Return the mounts of a namespace with logs."""
     return Namespace.builder().mount("/logs", LogsFs()).build().mounts
 
 
@@ -295,7 +295,7 @@ def test_a_tool_that_does_not_end_is_ended_with_its_worker(work: Workplace) -> N
 
 
 def bench(work: Workplace, agent: tuple[str, ...], **more: Any) -> TerminalBench:
-    """Makes a task whose verifier is a script at /tests."""
+    """Make a task whose verifier is a script at /tests."""
     script = b'cat /workspace/answer\nwrite /task/result.json {"reward":1}\nexit $1\n'
     tests = Namespace.builder().mount("/", MapFs({"verify.sh": script})).build()
     return TerminalBench(

@@ -29,7 +29,7 @@ def work(tmp_path: Path) -> Iterator[Workplace]:
 
 
 def most_at_once(attempts: list[Attempt]) -> int:
-    """Gives how many attempts were under way at one time."""
+    """Return how many attempts were under way at one time."""
     starts = [(attempt.started, 1) for attempt in attempts]
     ends = [(attempt.ended, -1) for attempt in attempts if attempt.ended is not None]
     now, most = 0, 0

@@ -92,7 +92,7 @@ def native(matrix_wasm: bytes, tmp_path_factory: pytest.TempPathFactory) -> list
 
 
 def differences(native: list[str], given: list[str]) -> dict[Difference, tuple[str, str]]:
-    """Gives a pair of lines for each kind of difference, but for the error number of escapes.
+    """Return a pair of lines for each kind of difference, but for the error number of escapes.
 
     Native says EPERM for a path that leads out, and this kernel NOTCAPABLE, as preview 1 has it.
     """

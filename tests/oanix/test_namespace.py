@@ -80,7 +80,7 @@ def test_a_malformed_specification_is_refused(spec: dict[str, object]) -> None:
         Namespace.from_spec(spec)
 
 
-def test_functions_can_not_be_written_as_json() -> None:
+def test_functions_cannot_be_written_as_json() -> None:
     with pytest.raises(NamespaceError, match="FunctionFs"):
         Namespace.builder().mount("/f", FunctionFs({"x": Function(lambda: b"")})).build().spec()
 

@@ -82,7 +82,7 @@ async def test_programs_and_jobs_run_in_a_container(docker_images: None) -> None
 
 
 async def listed(client: RuntimeClient, **environment: str) -> list[str]:
-    """Gives the states of the sandbox's jobs, as the namespace's command tells commands."""
+    """Return the states of the sandbox's jobs, as the namespace's command prints them."""
     shown = await client.run(
         "agentix-oanix job list", paths_from=["agentix_namespaces.oanix"], env=environment
     )

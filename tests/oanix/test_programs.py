@@ -164,7 +164,7 @@ def test_a27_the_oracle_does_the_same(files_wasm: bytes) -> None:
         ("(module)", "no export named _start", ModuleError),
     ],
 )
-def test_a28_a_module_that_can_not_run_names_the_cause(
+def test_a28_a_module_that_cannot_run_names_the_cause(
     machine: Machine, text: str, named: str, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind, match=named):
@@ -255,7 +255,7 @@ def test_a_preopen_must_be_a_directory_of_the_namespace(run: Run, memory: MemFs)
     memory.write("/file", b"")
     assert run("cat", "in", preopens={".": "/tmp"}).stdout == b"open=No such file or directory\n"
     for path in ("/tmp/file", "/missing"):
-        with pytest.raises(NamespaceError, match=f"{path} can not be open from the start"):
+        with pytest.raises(NamespaceError, match=f"{path} cannot be open from the start"):
             run("cat", "in", preopens={".": path})
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 class Base(unittest.TestCase):
-    """Has an empty directory for each test."""
+    """An empty directory for each test."""
 
     def setUp(self) -> None:
         self.top = pathlib.Path(tempfile.mkdtemp())

@@ -36,7 +36,7 @@ class Mount:
     directory: Path
     """The directory in the sandbox."""
     readonly: bool = False
-    """The program can not change it."""
+    """The program cannot change it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Wasi:
     arguments: Sequence[str] = ()
     """What it is given after its name."""
     type: Literal["wasi"] = "wasi"
-    """Tells the kinds of jobs apart."""
+    """The tag of the kind."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Script:
     arguments: Sequence[str] = ()
     """What it is given after its path."""
     type: Literal["script"] = "script"
-    """Tells the kinds of jobs apart."""
+    """The tag of the kind."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class AgentTool:
     arguments: Sequence[str] = ()
     """Its arguments."""
     type: Literal["agent_tool"] = "agent_tool"
-    """Tells the kinds of jobs apart."""
+    """The tag of the kind."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class JobState:
     attempts: int
     """How many times it was started."""
     value: Any = None
-    """What its tool gave back, or what was written to `/task/result.json`."""
+    """What its tool returned, or what was written to `/task/result.json`."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def run_wasi(
     memory: int | None = None,
     deterministic: bool = False,
 ) -> RunResult:
-    """Runs a program to its end; it sees `mounts`, memory at `/tmp`, devices at `/dev`, no more.
+    """Run a program to its end; it sees `mounts`, memory at `/tmp`, devices at `/dev`, no more.
 
     Args:
         program: The module, a file of the sandbox.
@@ -161,7 +161,7 @@ def run_wasi(
         deterministic: The clock is virtual, and random bytes are of a seed.
 
     Raises:
-        RemoteCallError: The program can not be started; a program that fails is a result.
+        RemoteCallError: The program cannot be started; a program that fails is a result.
     """
     raise NotImplementedError("call via RuntimeClient.remote(oanix.run_wasi, ...)")
 
@@ -180,7 +180,7 @@ def submit(
     memory: int | None = None,
     deterministic: bool = False,
 ) -> str:
-    """Adds a job to the sandbox's queue, and gives its number.
+    """Add a job to the sandbox's queue, and return its number.
 
     Args:
         job: What the job does.
@@ -196,13 +196,13 @@ def submit(
         deterministic: The clock is virtual, and random bytes are of a seed.
 
     Raises:
-        RemoteCallError: The job can not be submitted.
+        RemoteCallError: The job cannot be submitted.
     """
     raise NotImplementedError("call via RuntimeClient.remote(oanix.submit, ...)")
 
 
 def submit_spec(spec: Mapping[str, Any]) -> str:
-    """Adds a job as `agentix.oanix.jobs.JobSpec` has it in JSON, and gives its number.
+    """Add a job as `agentix.oanix.jobs.JobSpec` has it in JSON, and return its number.
 
     Raises:
         RemoteCallError: It is no such job.
@@ -211,7 +211,7 @@ def submit_spec(spec: Mapping[str, Any]) -> str:
 
 
 def status(job: str) -> JobState:
-    """Tells how a job stands.
+    """Return how a job stands.
 
     Raises:
         RemoteCallError: It is unknown.
@@ -220,7 +220,7 @@ def status(job: str) -> JobState:
 
 
 def cancel(job: str) -> JobState:
-    """Cancels a job: at once where it waits, and soon where it runs.
+    """Cancel a job: at once where it waits, and soon where it runs.
 
     Raises:
         RemoteCallError: It is unknown, or has ended.
@@ -231,11 +231,11 @@ def cancel(job: str) -> JobState:
 def logs(
     job: str, *, follow: bool = True, stdout_offset: int = 0, stderr_offset: int = 0
 ) -> AsyncIterator[LogChunk]:
-    """Streams what a job writes, while it runs, until it has ended.
+    """Stream what a job writes, while it runs, until it has ended.
 
     Args:
         job: The job's number.
-        follow: Waits for more; otherwise gives what is there.
+        follow: Waits for more; otherwise yields what is there.
         stdout_offset: Bytes of standard output to leave out.
         stderr_offset: Bytes of standard error to leave out.
 

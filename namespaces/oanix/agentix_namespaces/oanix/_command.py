@@ -29,7 +29,7 @@ class Finished:
 
 
 def program() -> Path:
-    """Finds the command in `entry/bin`, or in the source tree.
+    """Find the command in `entry/bin`, or in the source tree.
 
     Raises:
         CommandError: It is in neither.
@@ -43,7 +43,7 @@ def program() -> Path:
 
 
 def options(values: Mapping[str, object]) -> list[str]:
-    """Writes options of a command line: a list repeats one, and `None` and `False` leave it out."""
+    """Write options of a command line: a list repeats one, and `None` and `False` leave it out."""
     words = []
     for name, value in values.items():
         match value:
@@ -60,7 +60,7 @@ def options(values: Mapping[str, object]) -> list[str]:
 
 @asynccontextmanager
 async def _started(arguments: Sequence[str]) -> AsyncIterator[Process]:
-    """Starts the command, and kills it where the call ends before it does."""
+    """Start the command, and kill it where the call ends before it does."""
     environment = os.environ | {"OANIX_PYTHON": sys.executable}
     process = await asyncio.create_subprocess_exec(
         program(), *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, limit=LINE
@@ -74,7 +74,7 @@ async def _started(arguments: Sequence[str]) -> AsyncIterator[Process]:
 
 
 async def run(arguments: Sequence[str], stdin: bytes = b"") -> Finished:
-    """Runs the command to its end."""
+    """Run the command to its end."""
     async with _started(arguments) as process:
         stdout, stderr = await process.communicate(stdin)
         assert process.returncode is not None
@@ -82,7 +82,7 @@ async def run(arguments: Sequence[str], stdin: bytes = b"") -> Finished:
 
 
 async def call(arguments: Sequence[str], stdin: bytes = b"") -> str:
-    """Runs the command, and gives what it prints.
+    """Run the command, and return what it prints.
 
     Raises:
         CommandError: It did not succeed.
@@ -94,7 +94,7 @@ async def call(arguments: Sequence[str], stdin: bytes = b"") -> str:
 
 
 async def lines(arguments: Sequence[str]) -> AsyncGenerator[bytes, None]:
-    """Runs the command, and gives what it prints line by line.
+    """Run the command, and return what it prints line by line.
 
     Raises:
         CommandError: It did not succeed.
@@ -112,5 +112,5 @@ async def lines(arguments: Sequence[str]) -> AsyncGenerator[bytes, None]:
 
 
 def reason(stderr: bytes) -> str:
-    """Takes the command's message off its standard error."""
+    """Take the command's message off its standard error."""
     return stderr.decode(errors="replace").strip().removeprefix("agentix-oanix: ")

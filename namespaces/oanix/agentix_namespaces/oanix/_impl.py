@@ -24,7 +24,7 @@ async def run_wasi(
     memory: int | None = None,
     deterministic: bool = False,
 ) -> RunResult:
-    """Runs `agentix-oanix run`."""
+    """Run `agentix-oanix run`."""
     limits = {"timeout": timeout, "fuel": fuel, "memory": memory, "deterministic": deterministic}
     with tempfile.TemporaryDirectory(prefix="agentix-oanix-") as directory:
         report = Path(directory, "result.json")
@@ -50,7 +50,7 @@ async def submit(
     memory: int | None = None,
     deterministic: bool = False,
 ) -> str:
-    """Runs `agentix-oanix job submit`."""
+    """Run `agentix-oanix job submit`."""
     values = {
         **_view(mounts, environment),
         "priority": priority,
@@ -68,13 +68,13 @@ async def submit(
 
 
 async def submit_spec(spec: Mapping[str, Any]) -> str:
-    """Runs `agentix-oanix job submit --spec -`."""
+    """Run `agentix-oanix job submit --spec -`."""
     text = json.dumps(dict(spec)).encode()
     return (await _command.call(["job", "submit", "--spec", "-"], text)).strip()
 
 
 async def status(job: str) -> JobState:
-    """Runs `agentix-oanix job show`."""
+    """Run `agentix-oanix job show`."""
     found = json.loads(await _command.call(["job", "show", str(UUID(job))]))
     result = found["result"] or {}
     return JobState(
@@ -88,7 +88,7 @@ async def status(job: str) -> JobState:
 
 
 async def cancel(job: str) -> JobState:
-    """Runs `agentix-oanix job cancel`."""
+    """Run `agentix-oanix job cancel`."""
     await _command.call(["job", "cancel", str(UUID(job))])
     return await status(job)
 
@@ -96,7 +96,7 @@ async def cancel(job: str) -> JobState:
 async def logs(
     job: str, *, follow: bool = True, stdout_offset: int = 0, stderr_offset: int = 0
 ) -> AsyncIterator[LogChunk]:
-    """Runs `agentix-oanix job logs --json`."""
+    """Run `agentix-oanix job logs --json`."""
     offsets = {"stdout-offset": stdout_offset, "stderr-offset": stderr_offset}
     words = _command.options({"json": True, "follow": follow, **offsets})
     async with aclosing(_command.lines(["job", "logs", *words, str(UUID(job))])) as found:
@@ -106,7 +106,7 @@ async def logs(
 
 
 def _read_report(path: Path) -> dict[str, Any] | None:
-    """Reads what the command says of a run; `None` where none began."""
+    """Read what the command says of a run; `None` where none began."""
     if not path.exists():
         return None
     report = json.loads(path.read_bytes())
@@ -114,13 +114,13 @@ def _read_report(path: Path) -> dict[str, Any] | None:
 
 
 def _view(mounts: Sequence[Mount], environment: Mapping[str, str] | None) -> dict[str, list[str]]:
-    """Gives the options that say what a program sees."""
+    """Return the options that say what a program sees."""
     seen = [f"{one.guest}={one.directory}{':ro' if one.readonly else ''}" for one in mounts]
     return {"mount": seen, "env": [f"{key}={value}" for key, value in (environment or {}).items()]}
 
 
 def _what(job: Wasi | Script | AgentTool) -> tuple[list[str], str]:
-    """Gives the option for a kind of job, and what it is about."""
+    """Return the option for a kind of job, and what it is about."""
     match job:
         case Wasi():
             return [], str(job.program)

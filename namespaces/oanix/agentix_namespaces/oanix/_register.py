@@ -6,7 +6,7 @@ from . import _impl, cancel, logs, run_wasi, status, submit, submit_spec
 
 
 def register() -> Dispatcher:
-    """Gives the functions of this namespace."""
+    """Return the functions of this namespace."""
     dispatcher = Dispatcher()
     dispatcher.bind(run_wasi, _impl.run_wasi)
     dispatcher.bind(submit, _impl.submit)

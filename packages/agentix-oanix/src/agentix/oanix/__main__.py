@@ -1,4 +1,4 @@
-"""Runs the command `agentix-oanix` as `python -m agentix.oanix`."""
+"""Run the command `agentix-oanix` as `python -m agentix.oanix`."""
 
 import logging
 import sys

@@ -35,7 +35,7 @@ class ModuleCache:
         self._directory = directory
 
     def load(self, engine: wasmtime.Engine, wasm: bytes, profile: str) -> wasmtime.Module:
-        """Gives the compiled module of some bytes, compiling them where they are new.
+        """Return the compiled module of some bytes, compiling them where they are new.
 
         Args:
             engine: The engine that compiles and runs it.
@@ -56,7 +56,7 @@ class ModuleCache:
         return module
 
     def _store(self, path: Path, compiled: bytes) -> None:
-        """Writes a file whole or not at all."""
+        """Write a file whole or not at all."""
         number, name = tempfile.mkstemp(dir=self._directory)
         with os.fdopen(number, "wb") as file:
             file.write(compiled)

@@ -14,7 +14,7 @@ CLOCK: ContextVar[Callable[[], int]] = ContextVar("CLOCK", default=time.time_ns)
 
 
 def now() -> int:
-    """Gives the current run's time in nanoseconds since 1970."""
+    """Return the current run's time in nanoseconds since 1970."""
     return CLOCK.get()()
 
 
@@ -29,18 +29,18 @@ class VirtualClock:
         """Nanoseconds since the start."""
 
     def realtime(self) -> int:
-        """Gives nanoseconds since 1970."""
+        """Return nanoseconds since 1970."""
         return VIRTUAL_START + self.monotonic()
 
     def monotonic(self) -> int:
-        """Gives nanoseconds since the start of the run."""
+        """Return nanoseconds since the start of the run."""
         self.elapsed += self.STEP
         return self.elapsed
 
     def stamp(self) -> int:
-        """Gives the time for a file's stamp, without letting time pass."""
+        """Return the time for a file's stamp, without letting time pass."""
         return VIRTUAL_START + self.elapsed
 
     def visible(self, stamp: int) -> int:
-        """Hides a file's stamp that lies in the run's future, as those of the real clock do."""
+        """Hide a file's stamp that lies in the run's future, as those of the real clock do."""
         return stamp if stamp <= VIRTUAL_START + self.elapsed else VIRTUAL_START

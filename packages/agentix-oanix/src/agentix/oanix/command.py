@@ -43,7 +43,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the command line says, and gives the exit code."""
+    """Do what the command line says, and return the exit code."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.act(options))
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Runs a program with the command's own streams."""
+    """Run a program with the command's own streams."""
     name, arguments = take_command_line(options)
     path, cancellation, stdin = Path(name), Cancellation(), StreamPipe()
     outputs = _Outputs(cancellation)
@@ -130,11 +130,11 @@ class _Outputs:
         """Nobody reads an output any more."""
 
     def stdout(self, piece: bytes) -> None:
-        """Passes a piece of standard output on."""
+        """Pass a piece of standard output on."""
         self._pass(1, piece)
 
     def stderr(self, piece: bytes) -> None:
-        """Passes a piece of standard error on."""
+        """Pass a piece of standard error on."""
         self._pass(2, piece)
 
     def _pass(self, number: int, piece: bytes) -> None:
@@ -171,7 +171,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _load(machine: Machine, path: Path, deterministic: bool) -> CompiledProgram:
-    """Loads a program, and says on a terminal that it takes its time."""
+    """Load a program, and say on a terminal that it takes its time."""
     with progress(f"compiling {path.name}"):
         return machine.load(path.read_bytes(), deterministic=deterministic)
 
@@ -181,7 +181,7 @@ def _machine() -> Machine:
 
 
 def _feed(stdin: StreamPipe) -> None:
-    """Passes the command's standard input on, as it comes."""
+    """Pass the command's standard input on, as it comes."""
     try:
         while data := os.read(0, CHUNK):
             stdin.send(data)

@@ -36,7 +36,7 @@ POOLED = 100
 
 
 class Profile(NamedTuple):
-    """What tells one engine from another; programs of one profile share an engine."""
+    """What distinguishes one engine from another; programs of one profile share an engine."""
 
     deterministic: bool = False
     """NaNs are canonical, and relaxed SIMD gives one result on every machine."""
@@ -45,7 +45,7 @@ class Profile(NamedTuple):
 
     @classmethod
     def of(cls, deterministic: bool, stack: int | None) -> "Profile":
-        """Gives the profile of a run, with the stack rounded up so that engines stay few.
+        """Return the profile of a run, with the stack rounded up so that engines stay few.
 
         Raises:
             OanixError: The stack is too big or no size.
@@ -58,7 +58,7 @@ class Profile(NamedTuple):
 
 
 def make_engine(profile: Profile) -> wasmtime.Engine:
-    """Makes an engine with fuel, epochs and a pool of instances."""
+    """Make an engine with fuel, epochs and a pool of instances."""
     config = wasmtime.Config()
     config.consume_fuel = True
     config.epoch_interruption = True
@@ -99,7 +99,7 @@ class Ticker:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Keeps the ticker going for one run."""
+        """Keep the ticker going for one run."""
         with self._changed:
             self._runs += 1
             if self._thread is None:

@@ -8,9 +8,9 @@ from contextvars import ContextVar
 __all__ = ["ENTROPY", "seeded"]
 
 ENTROPY: ContextVar[Callable[[int], bytes]] = ContextVar("ENTROPY", default=os.urandom)
-"""Gives random bytes of the calling run, by their number."""
+"""Returns a number of random bytes of the calling run."""
 
 
 def seeded(seed: int) -> Callable[[int], bytes]:
-    """Gives a source of the same bytes for the same seed; not for secrets."""
+    """Return a source of the same bytes for the same seed; not for secrets."""
     return random.Random(seed).randbytes  # noqa: S311 - reproducible by intent

@@ -35,14 +35,14 @@ class OanixEnv:
     async def run_wasi(
         self, wasm: bytes | CompiledProgram, config: RunConfig | None = None
     ) -> RunResult:
-        """Runs a program to its end in a thread; cancelling the call stops the program.
+        """Run a program to its end in a thread; cancelling the call stops the program.
 
         Args:
             wasm: The module, or a program that the machine has loaded.
             config: What it is started with, and how much it may use.
 
         Raises:
-            ModuleError: The module can not be run.
+            ModuleError: The module cannot be run.
         """
         config = config or RunConfig()
         cancellation = config.cancellation or Cancellation()
@@ -62,16 +62,16 @@ class OanixEnv:
     def run_wasi_sync(
         self, wasm: bytes | CompiledProgram, config: RunConfig | None = None
     ) -> RunResult:
-        """Runs a program to its end in the calling thread.
+        """Run a program to its end in the calling thread.
 
         Raises:
-            ModuleError: The module can not be run.
+            ModuleError: The module cannot be run.
         """
         return self.machine.run(wasm, self.namespace, config)
 
 
 async def _pass_on(cancellation: Cancellation, done: anyio.Event) -> None:
-    """Cancels a run when the task that waits for it is cancelled."""
+    """Cancel a run when the task that waits for it is cancelled."""
     try:
         await done.wait()
     except anyio.get_cancelled_exc_class():

@@ -6,7 +6,7 @@ OanixError
 │   └── UnknownImportError  a module asks for a function that no kernel offers
 ├── EngineError             the installed wasmtime is not one that OANIX runs with
 ├── ReplayError             a run differs from its recording
-├── JobError                a job that can not be submitted, found or changed
+├── JobError                a job that cannot be submitted, found or changed
 └── FsError                 a file operation failed; `code` is the WASI error number
     ├── NoSuchFileError, AlreadyExistsError, NotDirectoryError, NotAFileError
     ├── PermissionDeniedError, ReadOnlyError, NotCapableError
@@ -84,7 +84,7 @@ class OanixError(AgentixError):
 
 
 class NamespaceError(OanixError):
-    """A namespace can not be built: the message names the mount and the reason."""
+    """A namespace cannot be built: the message names the mount and the reason."""
 
 
 class ModuleError(OanixError):
@@ -104,7 +104,7 @@ class ReplayError(OanixError):
 
 
 class JobError(OanixError):
-    """A job can not be submitted, is unknown, or is past the change that was asked for."""
+    """A job cannot be submitted, is unknown, or is past the change that was asked for."""
 
 
 class FsError(OanixError):
@@ -205,12 +205,12 @@ FROM_ERRNO = {
 
 
 def fs_error(code: Code, message: str = "") -> FsError:
-    """Makes the error of the class that belongs to a code."""
+    """Make the error of the class that belongs to a code."""
     kind = CLASSES.get(code)
     return FsError(message, code) if kind is None else kind(message)
 
 
 def from_os_error(error: OSError, name: str = "") -> FsError:
-    """Translates an error of the host; the host's own paths stay out of the message."""
+    """Translate an error of the host; the host's own paths stay out of the message."""
     code = FROM_ERRNO.get(error.errno or 0, Code.IO)
     return fs_error(code, name)

@@ -52,7 +52,7 @@ class EngineRuns:
     engine: wasmtime.Engine
     """Compiles and runs programs of one profile."""
     ticker: Ticker
-    """Has their deadlines looked at."""
+    """Interrupts runs, so that their deadlines are looked at."""
     idle: list[WasiRunner]
     """Runners that no run has at the moment."""
 
@@ -80,7 +80,7 @@ class Machine:
     def load(
         self, wasm: bytes, *, deterministic: bool = False, stack: int | None = None
     ) -> CompiledProgram:
-        """Compiles a program, or finds it compiled.
+        """Compile a program, or find it compiled.
 
         Args:
             wasm: The module.
@@ -121,7 +121,7 @@ class Machine:
     def run(
         self, wasm: bytes | CompiledProgram, namespace: Namespace, config: RunConfig | None = None
     ) -> RunResult:
-        """Runs a program to its end in the calling thread.
+        """Run a program to its end in the calling thread.
 
         Args:
             wasm: The module, or the program that `load` made of it.
@@ -129,7 +129,7 @@ class Machine:
             config: What it is started with, and how much it may use.
 
         Raises:
-            ModuleError: The module can not be run, or was loaded for another stack.
+            ModuleError: The module cannot be run, or was loaded for another stack.
             NamespaceError: The namespace has no directory where a preopen names one.
         """
         config = config or RunConfig()
@@ -172,7 +172,7 @@ class Machine:
         return result
 
     def replay(self, wasm: bytes | CompiledProgram, trace: Trace) -> RunResult:
-        """Runs a program again from the trace of a run, without the services it had.
+        """Run a program again from the trace of a run, without the services it had.
 
         A run that was stopped while it computed, by a deadline or another thread, stops where it
         had used as much fuel, and has the same reason.
@@ -239,7 +239,7 @@ def _run(
 
 @contextmanager
 def _surrounded(process: WasiProcess, ticker: Ticker) -> Iterator[None]:
-    """Has a run's limits looked at, and its own time and random bytes seen by services."""
+    """Watch a run's limits, and show services its own time and random bytes."""
     with ExitStack() as stack:
         if process.config.watched:
             stack.enter_context(ticker.running())
@@ -271,7 +271,7 @@ def _result(process: WasiProcess, outcome: RunOutcome) -> RunResult:
 
 
 def _task_result(process: WasiProcess) -> Any:
-    """Gives the result that the program wrote for the task of its namespace."""
+    """Return the result that the program wrote for the task of its namespace."""
     mounts = process.namespace.mounts if process.written else ()
     for mount in mounts:
         task = mount.service
@@ -281,7 +281,7 @@ def _task_result(process: WasiProcess) -> Any:
 
 
 def _end(stop: BaseException | None, outcome: RunOutcome) -> tuple[int, Reason, str, str]:
-    """Tells the exit code, the reason, the message and the trap of a run."""
+    """Return the exit code, the reason, the message and the trap of a run."""
     match stop:
         case Exit():
             return stop.code & 0xFF, Reason.EXIT, "", ""
@@ -300,5 +300,5 @@ def _end(stop: BaseException | None, outcome: RunOutcome) -> tuple[int, Reason, 
         message = str(outcome.error)
         if not outcome.started and "memory" in message and "limit" in message:
             return EXIT_CODES[Reason.MEMORY], Reason.MEMORY, message, ""
-        raise ModuleError(f"the program can not be started: {message}")
+        raise ModuleError(f"the program cannot be started: {message}")
     return 0, Reason.EXIT, "", ""

@@ -44,7 +44,7 @@ class Mount:
     """How much the tree may grow through the mount; mounts can share one."""
 
     def attach(self) -> FsNode:
-        """Gives the node that is seen at the path."""
+        """Return the node that is seen at the path."""
         node = find(self.service.attach(), self.source.strip("/") or ".")
         if self.readonly:
             return ReadOnlyNode(node)
@@ -52,7 +52,7 @@ class Mount:
 
 
 def split(path: str) -> list[str]:
-    """Splits a path from the root into names.
+    """Split a path from the root into names.
 
     Raises:
         NamespaceError: The path does not begin with a slash, or has `.`, `..` or a zero byte.
@@ -74,7 +74,7 @@ class MountPoint:
 
     @classmethod
     def tree(cls, mounts: Iterable[Mount]) -> "MountPoint":
-        """Arranges mounts by their paths, in their order."""
+        """Arrange mounts by their paths, in their order."""
         root = cls()
         for mount in mounts:
             point = root
@@ -84,7 +84,7 @@ class MountPoint:
         return root
 
     def add(self, mount: Mount) -> None:
-        """Mounts here, by the mount's mode."""
+        """Mount here, by the mount's mode."""
         match mount.mode:
             case "replace":
                 self.layers = [mount]
@@ -94,7 +94,7 @@ class MountPoint:
                 self.layers.append(mount)
 
     def node(self) -> FsNode:
-        """Gives the node that a program sees here.
+        """Return the node that a program sees here.
 
         Raises:
             NamespaceError: A file is mounted where a directory is needed.
@@ -130,24 +130,24 @@ class MountedDirectory(PlacedDirectory):
         return self if self._base is None else self._base.owner
 
     def underlying(self) -> FsNode:
-        """Gives the service's own directory."""
+        """Return the service's own directory."""
         return self if self._base is None else self._base.underlying()
 
     def hold(self) -> FsNode:
-        """Gives the directory to keep open, with the same mounts in it."""
+        """Return the directory to keep open, with the same mounts in it."""
         return self if self._base is None else MountedDirectory(self._base.hold(), self._mounted)
 
     def check_unmounted(self, name: str) -> None:
-        """Refuses a name that a mount occupies."""
+        """Refuse a name that a mount occupies."""
         if name in self._mounted:
             raise FsError(name, Code.BUSY)
 
     def stat(self) -> Stat:
-        """Tells what is known about the directory."""
+        """Return what is known about the directory."""
         return Stat(Kind.DIRECTORY, 0) if self._base is None else self._base.stat()
 
     def lookup(self, name: str) -> FsNode:
-        """Gives the file of a name, a mount before the service's own."""
+        """Return the file of a name, a mount before the service's own."""
         node = self._mounted.get(name)
         if node is not None:
             return node
@@ -156,7 +156,7 @@ class MountedDirectory(PlacedDirectory):
         return self._base.lookup(name)
 
     def entries(self) -> list[NodeEntry]:
-        """Lists the mounts and the service's own names."""
+        """List the mounts and the service's own names."""
         own = [] if self._base is None else self._base.entries()
         mounted = [
             NodeEntry(name, node.kind, node.stat().ino) for name, node in self._mounted.items()
@@ -164,7 +164,7 @@ class MountedDirectory(PlacedDirectory):
         return mounted + [entry for entry in own if entry.name not in self._mounted]
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
-        """Sets the times of the service's own directory."""
+        """Set the times of the service's own directory."""
         self._holder("").set_times(accessed, modified)
 
     def _place(self, name: str) -> FsNode:

@@ -86,15 +86,15 @@ class Namespace(FileService):
 
     @staticmethod
     def builder() -> "NamespaceBuilder":
-        """Starts a namespace without mounts."""
+        """Start a namespace without mounts."""
         return NamespaceBuilder()
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def resolve(self, path: str) -> tuple[FileService, str] | None:
-        """Gives the service that a path belongs to, and the path within it.
+        """Return the service that a path belongs to, and the path within it.
 
         The longest mount whose path is a prefix of `path`, name by name, has it; of several at one
         place, the one in front. `None` where no mount is above the path.
@@ -103,14 +103,14 @@ class Namespace(FileService):
         return None if found is None else (found[0].service, found[1])
 
     def bind(self, source: str, target: str, mode: Mode, readonly: bool) -> Mount:
-        """Makes the mount that shows what is at one path at another one too.
+        """Make the mount that shows what is at one path at another one too.
 
         Raises:
             NamespaceError: No service has the source path.
         """
         found = self._mount_of(source)
         if found is None:
-            raise NamespaceError(f"no mount has {source}, so it can not be bound to {target}")
+            raise NamespaceError(f"no mount has {source}, so it cannot be bound to {target}")
         mount, inside = found
         readonly = readonly or mount.readonly
         return Mount(target, mount.service, readonly, mode, inside, mount.quota)
@@ -131,14 +131,14 @@ class Namespace(FileService):
         return found[0], "/" + "/".join(inside)
 
     def device(self, node: FsNode) -> int:
-        """Gives a number for the service that holds a file, from 1; 0 for directories of mounts."""
+        """Return the number of the service that holds a file, from 1; 0 for a mount's own."""
         return self._devices.get(id(node.owner), 0)
 
     def spec(self) -> Spec:
-        """Describes the namespace as JSON, each service once.
+        """Describe the namespace as JSON, each service once.
 
         Raises:
-            NamespaceError: A service can not be written as JSON.
+            NamespaceError: A service cannot be written as JSON.
         """
         services = {id(mount.service): mount.service for mount in self.mounts}
         places = {key: place for place, key in enumerate(services)}
@@ -168,7 +168,7 @@ class Namespace(FileService):
     def from_spec(
         cls, spec: Mapping[str, Any], kinds: Mapping[str, type[FileService]] = SERVICES
     ) -> Self:
-        """Makes the namespace that `spec` described.
+        """Make the namespace that `spec` described.
 
         Args:
             spec: The description.
@@ -185,7 +185,7 @@ class Namespace(FileService):
 
     @classmethod
     def of(cls, spec: NamespaceSpec, kinds: Mapping[str, type[FileService]] = SERVICES) -> Self:
-        """Makes the namespace of a description that is in order.
+        """Make the namespace of a description that is in order.
 
         Raises:
             NamespaceError: The description names an unknown kind, or a service is malformed.
@@ -217,7 +217,7 @@ class NamespaceBuilder:
         source: str = "/",
         quota: Quota | None = None,
     ) -> Self:
-        """Adds a service at a path.
+        """Add a service at a path.
 
         Args:
             path: Where it is seen, from the root.
@@ -238,7 +238,7 @@ class NamespaceBuilder:
     def bind(
         self, source: str, target: str, *, mode: Mode = "replace", readonly: bool = False
     ) -> Self:
-        """Shows what is at one path, a file or a directory, at another path too.
+        """Show what is at one path, a file or a directory, at another path too.
 
         Raises:
             NamespaceError: No service mounted so far has the source path.
@@ -248,7 +248,7 @@ class NamespaceBuilder:
         return self
 
     def build(self) -> Namespace:
-        """Gives the namespace.
+        """Return the namespace.
 
         Raises:
             NamespaceError: A file is mounted where a directory is needed.

@@ -89,32 +89,32 @@ class Handle:
     """Writes are messages: they move no position, and reading starts at the beginning again."""
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads into a buffer from a position, and gives the bytes read; 0 is the end."""
-        raise FsError("the file can not be read", Code.BADF)
+        """Read into a buffer from a position, and return the bytes read; 0 is the end."""
+        raise FsError("the file cannot be read", Code.BADF)
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes at a position, zero-filling a gap before it, and gives the bytes written."""
-        raise FsError("the file can not be written", Code.BADF)
+        """Write at a position, zero-filling a gap before it, and return the bytes written."""
+        raise FsError("the file cannot be written", Code.BADF)
 
     def append(self, data: memoryview) -> int:
-        """Writes at the end, and gives the position after the written bytes."""
+        """Write at the end, and return the position after the written bytes."""
         end = self.size()
         return end + self.write(data, end)
 
     def size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return 0
 
     def resize(self, size: int) -> None:
-        """Cuts the content, or fills it up with zeros, to a size in bytes."""
+        """Cut the content, or fill it up with zeros, to a size in bytes."""
         raise FsError("the file has no size to set", Code.INVAL)
 
     def stat(self) -> Stat | None:
-        """Tells what is known about the open file, where its node would find it by name only."""
+        """Return what is known about the open file, where its node would find it by name only."""
         return None
 
     def set_times(self, accessed: int | None, modified: int | None) -> bool:
-        """Sets the open file's times where its node would find it by name only; else gives False.
+        """Set the open file's times, or return False where its node can do so.
 
         Args:
             accessed: Nanoseconds since 1970; `None` leaves it as it is.
@@ -123,22 +123,22 @@ class Handle:
         return False
 
     def sync(self) -> None:
-        """Makes what was written so far lasting."""
+        """Make what was written so far lasting."""
 
     def close(self) -> None:
-        """Gives the file back; what a service does with the written bytes, it does here."""
+        """Close the file; what a service does with the written bytes, it does here."""
 
     def ready(self, writing: bool) -> bool:
-        """Tells whether reading, or writing, would go on without waiting."""
+        """Return whether reading, or writing, would go on without waiting."""
         return True
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Has `wake` called, from any thread, when `ready` may have changed; gives the undoing."""
+        """Call `wake`, from any thread, when `ready` may have changed; return the undoing."""
         return _nothing
 
 
 def _nothing() -> None:
-    """Undoes a watch of a file that is always ready."""
+    """Undo a watch of a file that is always ready."""
 
 
 class FsNode(ABC):
@@ -158,15 +158,15 @@ class FsNode(ABC):
         return None
 
     def underlying(self) -> "FsNode":
-        """Gives the directory that changes go to; another one where mounts lie over it."""
+        """Return the directory that changes go to; another one where mounts lie over it."""
         return self
 
     def hold(self) -> "FsNode":
-        """Gives the directory to keep open: the same one when it is renamed or removed."""
+        """Return the directory to keep open: the same one when it is renamed or removed."""
         return self
 
     def check_unmounted(self, name: str) -> None:
-        """Refuses a name that a mount occupies.
+        """Refuse a name that a mount occupies.
 
         Raises:
             FsError: BUSY: the name is a mount's, or leads to one.
@@ -175,10 +175,10 @@ class FsNode(ABC):
 
     @abstractmethod
     def stat(self) -> Stat:
-        """Tells what is known about the file."""
+        """Return what is known about the file."""
 
     def lookup(self, name: str) -> "FsNode":
-        """Gives the file of a name in this directory.
+        """Return the file of a name in this directory.
 
         Raises:
             NoSuchFileError: The directory has no such name.
@@ -187,7 +187,7 @@ class FsNode(ABC):
         raise NotDirectoryError(name)
 
     def entries(self) -> list[NodeEntry]:
-        """Lists the names in this directory, without `.` and `..`.
+        """List the names in this directory, without `.` and `..`.
 
         Raises:
             NotDirectoryError: This is not a directory.
@@ -195,17 +195,17 @@ class FsNode(ABC):
         raise NotDirectoryError
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the file; `create` and `append` are the caller's business.
+        """Open the file; `create` and `append` are the caller's business.
 
         Raises:
             NotAFileError: This is a directory.
         """
         if self.kind is Kind.DIRECTORY:
             raise NotAFileError
-        raise PermissionDeniedError("the file can not be opened")
+        raise PermissionDeniedError("the file cannot be opened")
 
     def readlink(self) -> str:
-        """Gives the path that a symbolic link holds.
+        """Return the path that a symbolic link holds.
 
         Raises:
             FsError: INVAL: this is not a symbolic link.
@@ -213,36 +213,36 @@ class FsNode(ABC):
         raise FsError("not a symbolic link", Code.INVAL)
 
     def create(self, name: str) -> "FsNode":
-        """Makes an empty file in this directory."""
+        """Make an empty file in this directory."""
         raise self._denied(name)
 
     def mkdir(self, name: str) -> "FsNode":
-        """Makes an empty directory in this directory."""
+        """Make an empty directory in this directory."""
         raise self._denied(name)
 
     def symlink(self, name: str, target: str) -> None:
-        """Makes a symbolic link in this directory."""
+        """Make a symbolic link in this directory."""
         raise self._denied(name)
 
     def link(self, name: str, node: "FsNode") -> None:
-        """Gives a file of the same service another name, in this directory."""
+        """Add a name in this directory for a file of the same service."""
         raise self._denied(name)
 
     def unlink(self, name: str) -> None:
-        """Removes a name that is not a directory's."""
+        """Remove a name that is not a directory's."""
         raise self._denied(name)
 
     def rmdir(self, name: str) -> None:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
         raise self._denied(name)
 
     def rename(self, name: str, parent: "FsNode", new_name: str) -> None:
-        """Moves a name from this directory into another of the same service, replacing there."""
+        """Move a name from this directory into another of the same service, replacing there."""
         raise self._denied(name)
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
-        """Sets times, in nanoseconds since 1970; `None` leaves one as it is."""
-        raise PermissionDeniedError("the times of the file can not be set")
+        """Set times, in nanoseconds since 1970; `None` leaves one as it is."""
+        raise PermissionDeniedError("the times of the file cannot be set")
 
     def _denied(self, name: str) -> FsError:
         if self.kind is not Kind.DIRECTORY:

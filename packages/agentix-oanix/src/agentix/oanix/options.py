@@ -24,7 +24,7 @@ __all__ = [
 
 
 def add_mounts(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what a program sees."""
+    """Add the options that say what a program sees."""
     parser.add_argument("--mount", action="append", default=[], metavar="GUEST=HOST[:ro]")
     parser.add_argument(
         "--namespace", type=Path, metavar="FILE", help="start from this specification, as JSON"
@@ -32,7 +32,7 @@ def add_mounts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how a program is run."""
+    """Add the options that say how a program is run."""
     add_mounts(parser)
     parser.add_argument("--env", action="append", default=[], metavar="K=V")
     parser.add_argument("--fuel", type=_count, metavar="N", help="units, about one an instruction")
@@ -42,14 +42,14 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    """Reads a limit that is a whole number."""
+    """Read a limit that is a whole number."""
     if not text.isdecimal() or int(text) >= LARGEST:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {LARGEST - 1}")
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    """Reads a limit of time."""
+    """Read a limit of time."""
     with suppress(ValueError):
         seconds = float(text)
         if 0 < seconds < math.inf:
@@ -58,7 +58,7 @@ def _seconds(text: str) -> float:
 
 
 def add_command_line(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds what is run and its arguments, which are passed on as they are.
+    """Add what is run and its arguments, which are passed on as they are.
 
     They are one argument to the parser, which would drop a `--` between two.
     """
@@ -66,7 +66,7 @@ def add_command_line(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def take_command_line(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
-    """Gives what is run, and its arguments.
+    """Return what is run, and its arguments.
 
     Raises:
         OanixError: Nothing is to be run.
@@ -79,7 +79,7 @@ def take_command_line(options: argparse.Namespace) -> tuple[str, Sequence[str]]:
 
 
 def make_environment(options: argparse.Namespace) -> dict[str, str]:
-    """Gives the environment variables of `--env`.
+    """Return the environment variables of `--env`.
 
     Raises:
         OanixError: One has no equals sign.
@@ -91,7 +91,7 @@ def make_environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def make_namespace(options: argparse.Namespace) -> NamespaceBuilder:
-    """Starts the namespace of `--namespace` and `--mount`.
+    """Start the namespace of `--namespace` and `--mount`.
 
     Without a specification it has memory at `/tmp` and devices at `/dev`.
 

@@ -12,17 +12,17 @@ OWN = "agentix-oanix"
 
 
 def modules_directory(environ: Mapping[str, str]) -> Path:
-    """Gives the directory of compiled programs: below `XDG_CACHE_HOME`, or `~/.cache`."""
+    """Return the directory of compiled programs: below `XDG_CACHE_HOME`, or `~/.cache`."""
     return Path(environ.get("XDG_CACHE_HOME") or _home() / ".cache") / OWN / "modules"
 
 
 def programs_directory(environ: Mapping[str, str]) -> Path:
-    """Gives the directory of recorded programs, beside the compiled ones."""
+    """Return the directory of recorded programs, beside the compiled ones."""
     return modules_directory(environ).with_name("programs")
 
 
 def keep_program(directory: Path, wasm: bytes) -> Path:
-    """Keeps the content of a program, and gives the file that has it, named by its SHA-256."""
+    """Keep the content of a program, and return the file that has it, named by its SHA-256."""
     path = directory / hashlib.sha256(wasm).hexdigest()
     try:
         os.utime(path)
@@ -35,12 +35,12 @@ def keep_program(directory: Path, wasm: bytes) -> Path:
 
 
 def jobs_directory(environ: Mapping[str, str]) -> Path:
-    """Gives the directory of the queue: below `XDG_STATE_HOME`, or `~/.local/state`."""
+    """Return the directory of the queue: below `XDG_STATE_HOME`, or `~/.local/state`."""
     return Path(environ.get("XDG_STATE_HOME") or _home() / ".local" / "state") / OWN / "jobs"
 
 
 def _home() -> Path:
-    """Gives the home directory; one for temporary files where the user has none, as in images."""
+    """Return the home directory; one for temporary files where the user has none, as in images."""
     try:
         return Path.home()
     except RuntimeError:

@@ -14,12 +14,12 @@ __all__ = ["minimal", "sandbox_dev", "terminalbench"]
 
 
 def minimal() -> NamespaceBuilder:
-    """Starts a namespace with memory at `/tmp` and devices at `/dev`."""
+    """Start a namespace with memory at `/tmp` and devices at `/dev`."""
     return Namespace.builder().mount("/tmp", MemFs()).mount("/dev", DeviceFs())  # noqa: S108
 
 
 def terminalbench(task: TaskSpec | TaskFs, workspace: str | os.PathLike[str]) -> NamespaceBuilder:
-    """Starts a namespace for a task to be judged: what it changes stays in memory.
+    """Start a namespace for a task to be judged: what it changes stays in memory.
 
     Args:
         task: What is to be done, at `/task`.
@@ -31,7 +31,7 @@ def terminalbench(task: TaskSpec | TaskFs, workspace: str | os.PathLike[str]) ->
 
 
 def sandbox_dev(workspace: str | os.PathLike[str]) -> NamespaceBuilder:
-    """Starts a namespace for development: a directory of the host can be written at `/workspace`.
+    """Start a namespace for development: a directory of the host can be written at `/workspace`.
 
     Args:
         workspace: The directory of the host.

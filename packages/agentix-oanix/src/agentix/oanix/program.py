@@ -1,4 +1,4 @@
-"""CompiledProgram: a compiled module, and why some modules can not be programs."""
+"""CompiledProgram: a compiled module, and why some modules cannot be programs."""
 
 from weakref import WeakKeyDictionary
 
@@ -35,7 +35,7 @@ class CompiledProgram:
 
 
 def check_imports(module: wasmtime.Module) -> None:
-    """Refuses a module that imports what is not a function of WASI preview 1.
+    """Refuse a module that imports what is not a function of WASI preview 1.
 
     Raises:
         UnknownImportError: The message names the import.
@@ -53,7 +53,7 @@ def check_imports(module: wasmtime.Module) -> None:
 
 
 def explain(wasm: bytes, error: wasmtime.WasmtimeError) -> ModuleError:
-    """Makes the error for a module that does not compile, naming a memory that is the cause."""
+    """Make the error for a module that does not compile, naming a memory that is the cause."""
     config = wasmtime.Config()
     config.wasm_threads = config.wasm_memory64 = config.shared_memory = True
     try:

@@ -1,4 +1,4 @@
-"""Progress: tells a terminal that something takes its time."""
+"""Progress: a line on a terminal while something takes its time."""
 
 import sys
 import threading
@@ -16,7 +16,7 @@ CLEAR = "\r\x1b[K"
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Shows a text and the seconds so far while the block takes longer than a second.
+    """Show a text and the seconds so far while the block takes longer than a second.
 
     It stands on standard error, if that is a terminal, and is gone afterwards.
 

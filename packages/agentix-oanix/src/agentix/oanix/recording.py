@@ -21,7 +21,7 @@ class Recorder:
         self._calls = trace.calls
 
     def wrap(self, name: str, function: Callable[..., int]) -> Callable[..., int]:
-        """Makes a function note its calls."""
+        """Make a function note its calls."""
 
         def recorded(*arguments: int) -> int:
             given = regions.inputs(self._process, name, arguments)
@@ -44,7 +44,7 @@ class Recorder:
         return recorded
 
     def _stream(self, name: str, arguments: tuple[int, ...]) -> int:
-        """Tells whether a call writes to standard output or error."""
+        """Return whether a call writes to standard output or error."""
         if name != "fd_write":
             return 0
         found = self._process.files.get(arguments[0])
@@ -62,7 +62,7 @@ class Replayer:
         self._next = 0
 
     def wrap(self, name: str, function: Callable[..., int]) -> Callable[..., int]:
-        """Makes a function answer as it did when the trace was recorded."""
+        """Make a function answer as it did when the trace was recorded."""
 
         def replayed(*arguments: int) -> int:
             call = self._expect(name, arguments)
@@ -84,7 +84,7 @@ class Replayer:
         return replayed
 
     def _expect(self, name: str, arguments: tuple[int, ...]) -> HostCall:
-        """Gives the recorded call, which must be the one that the program makes.
+        """Return the recorded call, which must be the one that the program makes.
 
         Raises:
             ReplayError: It is another one; the message has its place and both calls.

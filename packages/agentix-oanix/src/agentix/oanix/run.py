@@ -56,7 +56,7 @@ class RunConfig:
     """The result has the trace of all host calls."""
 
     def __post_init__(self) -> None:
-        """Refuses limits that limit nothing; the engine would take them for very large ones.
+        """Refuse limits that limit nothing; the engine would take them for very large ones.
 
         Raises:
             OanixError: A limit is negative, too large, or no number.
@@ -70,7 +70,7 @@ class RunConfig:
 
     @property
     def watched(self) -> bool:
-        """The run has a deadline or can be cancelled, and looks at both once a tick."""
+        """Whether the run has a deadline or can be cancelled; it looks at both once a tick."""
         return self.timeout is not None or self.cancellation is not None
 
 

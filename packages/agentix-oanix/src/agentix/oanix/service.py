@@ -52,7 +52,7 @@ class DirEntry:
 
 
 class File:
-    """An open file with a position, as `FileService.open` gives it; a context manager."""
+    """An open file with a position, as `FileService.open` returns it; a context manager."""
 
     def __init__(self, handle: Handle, append: bool = False) -> None:
         self._handle = handle
@@ -61,7 +61,7 @@ class File:
         """Where the next read or write is, in bytes."""
 
     def read(self, size: int = -1) -> bytes:
-        """Reads up to `size` bytes, or to the end where it is negative."""
+        """Read up to `size` bytes, or to the end where it is negative."""
         if size >= 0:
             return self._read_once(size)
         parts = []
@@ -76,7 +76,7 @@ class File:
         return bytes(buffer[:count])
 
     def write(self, data: bytes) -> int:
-        """Writes all bytes, and gives their number."""
+        """Write all bytes, and return their number."""
         view = memoryview(data)
         if self._append:
             self.position = self._handle.append(view)
@@ -88,15 +88,15 @@ class File:
         return written
 
     def seek(self, position: int) -> None:
-        """Sets the position, in bytes from the start."""
+        """Set the position, in bytes from the start."""
         self.position = position
 
     def flush(self) -> None:
-        """Makes what was written so far lasting."""
+        """Make what was written so far lasting."""
         self._handle.sync()
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Close the file."""
         self._handle.close()
 
     def __enter__(self) -> Self:
@@ -123,27 +123,27 @@ class FileService(ABC):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "FileService":
-        """Makes the service that `spec` described.
+        """Make the service that `spec` described.
 
         Raises:
             NamespaceError: Services of this class are not made from JSON.
         """
-        raise NamespaceError(f"a {cls.__name__} can not be made from JSON")
+        raise NamespaceError(f"a {cls.__name__} cannot be made from JSON")
 
     @abstractmethod
     def attach(self) -> FsNode:
-        """Gives the root of the tree, a directory or a single file."""
+        """Return the root of the tree, a directory or a single file."""
 
     def spec(self) -> Spec:
-        """Describes the service as JSON.
+        """Describe the service as JSON.
 
         Raises:
-            NamespaceError: The service holds something that JSON can not.
+            NamespaceError: The service holds something that JSON cannot.
         """
-        raise NamespaceError(f"a {type(self).__name__} can not be written as JSON")
+        raise NamespaceError(f"a {type(self).__name__} cannot be written as JSON")
 
     def open(self, path: str, flags: OpenFlags = OpenFlags()) -> File:  # noqa: B008 - immutable
-        """Opens the file at a path.
+        """Open the file at a path.
 
         Raises:
             NoSuchFileError: There is no such file and `flags.create` is not set.
@@ -153,12 +153,12 @@ class FileService(ABC):
         return File(open_place(place, flags), flags.append)
 
     def readdir(self, path: str = "/") -> list[DirEntry]:
-        """Lists a directory in the order of names."""
+        """List a directory in the order of names."""
         node = find(self.attach(), _relative(path))
         return [_dir_entry(node, name) for name in sorted(e.name for e in node.entries())]
 
     def stat(self, path: str) -> Metadata:
-        """Tells what is known about the file at a path, following symbolic links."""
+        """Return what is known about the file at a path, following symbolic links."""
         found = find(self.attach(), _relative(path)).stat()
         return Metadata(
             is_dir=found.kind is Kind.DIRECTORY,
@@ -168,14 +168,14 @@ class FileService(ABC):
         )
 
     def mkdir(self, path: str) -> None:
-        """Makes a directory."""
+        """Make a directory."""
         place = entry(self.attach(), _relative(path).rstrip("/") or ".")
         if place.node is not None:
             raise AlreadyExistsError(path)
         place.parent.mkdir(place.name)
 
     def remove(self, path: str) -> None:
-        """Removes a file, a symbolic link or an empty directory."""
+        """Remove a file, a symbolic link or an empty directory."""
         place = _existing(self.attach(), path)
         if place.node is not None and place.node.kind is Kind.DIRECTORY:
             place.parent.rmdir(place.name)
@@ -183,35 +183,35 @@ class FileService(ABC):
             place.parent.unlink(place.name)
 
     def rename(self, old: str, new: str) -> None:
-        """Moves a file or a directory, replacing what the new path names."""
+        """Move a file or a directory, replacing what the new path names."""
         root = self.attach()
         move(_existing(root, old), entry(root, _relative(new)))
 
     def read(self, path: str) -> bytes:
-        """Reads a whole file."""
+        """Read a whole file."""
         with self.open(path) as file:
             return file.read()
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes a whole file, made where it is missing."""
+        """Write a whole file, made where it is missing."""
         with self.open(path, OpenFlags(False, write=True, create=True, truncate=True)) as file:
             file.write(data)
 
     def replace(self, path: str, data: bytes) -> None:
-        """Writes a whole file so that at every moment it has its old content or the new."""
+        """Write a whole file so that at every moment it has its old content or the new."""
         unfinished = unfinished_path(path)
         self.write(unfinished, data)
         self.rename(unfinished, path)
 
 
 def unfinished_path(path: str) -> str:
-    """Gives the path at which a file is made that then takes the place of another."""
+    """Return the path at which a file is made that then takes the place of another."""
     parent, _, name = path.rpartition("/")
     return f"{parent}/.{name}.unfinished"
 
 
 def open_place(place: ResolvedPath, flags: OpenFlags) -> Handle:
-    """Opens what a walk ended at, making the file where the flags say so."""
+    """Open what a walk ended at, making the file where the flags say so."""
     node = place.node
     if node is None:
         if not flags.create:

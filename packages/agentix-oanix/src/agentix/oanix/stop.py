@@ -55,11 +55,11 @@ class Cancellation:
 
     @property
     def cancelled(self) -> bool:
-        """The run is to stop."""
+        """Whether the run is to stop."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Stops the run; once is enough."""
+        """Stop the run; once is enough."""
         self._cancelled.set()
         with self._lock:
             watchers = tuple(self._watchers)
@@ -67,7 +67,7 @@ class Cancellation:
             wake()
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Has `wake` called when the run is cancelled; gives the undoing."""
+        """Call `wake` when the run is cancelled; return the undoing."""
         with self._lock:
             self._watchers.append(wake)
         return lambda: self._watchers.remove(wake)

@@ -32,7 +32,7 @@ class HostCall:
     """1 or 2 where it wrote to standard output or error."""
 
     def to_json(self) -> dict[str, Any]:
-        """Gives the call as JSON, bytes in base64."""
+        """Return the call as JSON, bytes in base64."""
         return {
             "name": self.name,
             "arguments": self.arguments,
@@ -44,7 +44,7 @@ class HostCall:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "HostCall":
-        """Makes the call of its JSON.
+        """Make the call of its JSON.
 
         Raises:
             KeyError: A part is missing.
@@ -109,12 +109,12 @@ class Trace:
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:
-        """Writes the trace as lines of JSON, the first one about the program."""
+        """Write the trace as lines of JSON, the first one about the program."""
         path.write_text("".join(self._lines()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Trace":
-        """Reads a trace that was saved.
+        """Read a trace that was saved.
 
         Raises:
             ReplayError: The file is not a trace.

@@ -45,7 +45,7 @@ class ResolvedPath(NamedTuple):
 
 
 def find(base: FsNode, path: str, follow: bool = True) -> FsNode:
-    """Gives the file at a path.
+    """Return the file at a path.
 
     Args:
         base: Where the walk starts.
@@ -65,7 +65,7 @@ def find(base: FsNode, path: str, follow: bool = True) -> FsNode:
 
 
 def locate(base: FsNode, path: str, follow: bool = True) -> ResolvedPath:
-    """Gives the directory and the name that a path ends at; the last name may be missing.
+    """Return the directory and the name that a path ends at; the last name may be missing.
 
     Raises:
         NoSuchFileError: A component before the last is missing, or the path is empty.
@@ -89,7 +89,7 @@ def locate(base: FsNode, path: str, follow: bool = True) -> ResolvedPath:
 
 
 def entry(base: FsNode, path: str) -> ResolvedPath:
-    """Gives the name itself that a path ends in, as making, removing and renaming need it.
+    """Return the name itself that a path ends in, as making, removing and renaming need it.
 
     A symbolic link at the end is not followed, also where a slash comes after it.
 
@@ -107,7 +107,7 @@ def entry(base: FsNode, path: str) -> ResolvedPath:
 
 
 def _plain(base: FsNode, path: str) -> ResolvedPath | None:
-    """Walks a path of ordinary names, as most are; `None` where more is to be looked at."""
+    """Walk a path of ordinary names, as most are; `None` where more is to be looked at."""
     if path[:1] in UNUSUAL or path[-1] == "/" or "/." in path or "//" in path or "\0" in path:
         return None
     names = path.split("/")
@@ -150,7 +150,7 @@ def _walk(base: FsNode, path: str, follow: bool, directory: bool) -> ResolvedPat
 
 
 def _components(path: str) -> list[str]:
-    """Splits a path and gives the components that matter, the last one first."""
+    """Split a path, and return the components that matter, the last one first."""
     return [name for name in reversed(path.split("/")) if name and name != "."]
 
 
@@ -183,7 +183,7 @@ def _back(way: list[FsNode], path: str) -> None:
 
 
 def move(source: ResolvedPath, target: ResolvedPath) -> None:
-    """Renames what one walk ended at to where another one did, as rename(2) does.
+    """Rename what one walk ended at to where another one did, as rename(2) does.
 
     Raises:
         NoSuchFileError: There is no source.
@@ -206,7 +206,7 @@ def move(source: ResolvedPath, target: ResolvedPath) -> None:
 
 
 def link(source: ResolvedPath, target: ResolvedPath) -> None:
-    """Gives what one walk ended at the name where another one did, as link(2) does.
+    """Add a name where one walk ended for what another one ended at, as link(2) does.
 
     Raises:
         NoSuchFileError: There is no source, or the new name ends in a slash.

@@ -19,19 +19,19 @@ class NullHandle(Handle):
     stream = True
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads nothing."""
+        """Read nothing."""
         return 0
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Takes everything."""
+        """Accept everything."""
         return len(data)
 
     def append(self, data: memoryview) -> int:
-        """Takes everything."""
+        """Accept everything."""
         return len(data)
 
     def resize(self, size: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class ZeroHandle(NullHandle):
@@ -40,7 +40,7 @@ class ZeroHandle(NullHandle):
     __slots__ = ()
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads zeros without end."""
+        """Read zeros without end."""
         buffer[:] = bytes(len(buffer))
         return len(buffer)
 
@@ -51,7 +51,7 @@ class RandomHandle(NullHandle):
     __slots__ = ()
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads random bytes without end."""
+        """Read random bytes without end."""
         buffer[:] = entropy.ENTROPY.get()(len(buffer))
         return len(buffer)
 
@@ -68,7 +68,7 @@ class Device(FixedNode):
         self._handle = handle
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the device."""
+        """Open the device."""
         return self._handle()
 
 
@@ -83,14 +83,14 @@ class DeviceFs(FileService):
         self._root = plant({name: Device(handle) for name, handle in devices.items()}, self)
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def spec(self) -> Spec:
-        """Describes the service."""
+        """Describe the service."""
         return {}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Makes the service that `spec` described."""
+        """Make the service that `spec` described."""
         return cls()

@@ -25,11 +25,11 @@ class MapFs(FileService):
         self._root = plant({path: BytesFile(data) for path, data in self._files.items()}, self)
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def spec(self) -> Spec:
-        """Describes the service with its files."""
+        """Describe the service with its files."""
         files = {
             path: base64.b64encode(data).decode() for path, data in sorted(self._files.items())
         }
@@ -37,7 +37,7 @@ class MapFs(FileService):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Makes the service that `spec` described."""
+        """Make the service that `spec` described."""
         return cls({path: base64.b64decode(text) for path, text in spec["files"].items()})
 
 
@@ -56,11 +56,11 @@ class FixedNode(FsNode):
         return self._owner
 
     def adopt(self, owner: object, ino: int) -> None:
-        """Makes the node part of a service."""
+        """Make the node part of a service."""
         self._owner, self.ino = owner, ino
 
     def stat(self) -> Stat:
-        """Tells what is known about the file."""
+        """Return what is known about the file."""
         return Stat(self.kind, self.ino)
 
 
@@ -73,13 +73,13 @@ class BytesHandle(Handle):
         self.data = data
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads into a buffer from a position."""
+        """Read into a buffer from a position."""
         part = self.data[offset : offset + len(buffer)]
         buffer[: len(part)] = part
         return len(part)
 
     def size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return len(self.data)
 
 
@@ -93,11 +93,11 @@ class BytesFile(FixedNode):
         self.data = data
 
     def stat(self) -> Stat:
-        """Tells what is known about the file."""
+        """Return what is known about the file."""
         return Stat(Kind.REGULAR, self.ino, len(self.data))
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the file for reading."""
+        """Open the file for reading."""
         if flags.write or flags.truncate:
             raise ReadOnlyError
         return BytesHandle(self.data)
@@ -115,25 +115,25 @@ class FixedDirectory(FixedNode):
         self.children: dict[str, FixedNode] = dict(children or {})
 
     def lookup(self, name: str) -> FsNode:
-        """Gives the file of a name."""
+        """Return the file of a name."""
         try:
             return self.children[name]
         except KeyError:
             raise NoSuchFileError(name) from None
 
     def entries(self) -> list[NodeEntry]:
-        """Lists the names."""
+        """List the names."""
         return [NodeEntry(name, node.kind, node.ino) for name, node in self.children.items()]
 
     def rename(self, name: str, parent: FsNode, new_name: str) -> None:
-        """Refuses: a fixed tree stays as it is, and other services are another device."""
+        """Refuse: a fixed tree stays as it is, and other services are another device."""
         if parent.owner is not self.owner:
             raise FsError(name, Code.XDEV)
         super().rename(name, parent, new_name)
 
 
 def plant(files: Mapping[str, FixedNode], owner: object) -> FixedDirectory:
-    """Makes a tree of files by path, with the directories that they need."""
+    """Make a tree of files by path, with the directories that they need."""
     root = FixedDirectory()
     for path, file in files.items():
         *parents, name = [part for part in path.split("/") if part]
@@ -151,7 +151,7 @@ def plant(files: Mapping[str, FixedNode], owner: object) -> FixedDirectory:
 
 
 def number_tree(root: FixedDirectory, owner: object) -> None:
-    """Numbers the nodes of a tree from 1, in the order of their names."""
+    """Number the nodes of a tree from 1, in the order of their names."""
     ahead: list[FixedNode] = [root]
     for ino, node in enumerate(ahead, 1):
         node.adopt(owner, ino)

@@ -21,14 +21,14 @@ Writer = Callable[[bytes], bytes | None]
 class Function(FixedNode):
     """A file that is a function.
 
-    Opening it to read calls `read`; the content is what that gives. What is written is collected
+    Opening it to read calls `read`; the content is what that returns. What is written is collected
     into a request, and `write` is called with it when it is complete: one JSON document, or a text
     that ends in a newline, or whatever is there when the file is read, synced or closed. What
-    `write` gives back is then read from the same open file. A `ValueError` of `write` is EINVAL to
+    `write` returns is then read from the same open file. A `ValueError` of `write` is EINVAL to
     the program, and its message is not shown.
 
     Args:
-        read: Gives the content; the file is write-only without it, unless `write` replies.
+        read: Returns the content; the file is write-only without it, unless `write` replies.
         write: Takes a request and may reply; the file is read-only without it.
     """
 
@@ -42,16 +42,16 @@ class Function(FixedNode):
         self.writer = write
 
     def stat(self) -> Stat:
-        """Tells what is known; the size is that of the content now."""
+        """Return what is known; the size is that of the content now."""
         size = len(self.reader()) if self.reader else 0
         return Stat(self.kind, self.ino, size)
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the file, and takes its content of this moment."""
+        """Open the file, and take its content of this moment."""
         if flags.write and self.writer is None:
-            raise PermissionDeniedError("the file can not be written")
+            raise PermissionDeniedError("the file cannot be written")
         if flags.read and self.reader is None and not flags.write:
-            raise PermissionDeniedError("the file can not be read")
+            raise PermissionDeniedError("the file cannot be read")
         content = self.reader() if flags.read and self.reader else b""
         return FunctionHandle(content, self.writer if flags.write else None)
 
@@ -69,16 +69,16 @@ class FunctionHandle(Handle):
         self._request = bytearray()
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Commits what was written, and reads the reply or the content."""
+        """Commit what was written, and read the reply or the content."""
         self._commit()
         part = self._content[offset : offset + len(buffer)]
         buffer[: len(part)] = part
         return len(part)
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Adds to the request, and commits it when it is complete; nothing is not a request."""
+        """Add to the request, and commit it when it is complete; nothing is not a request."""
         if self._writer is None:
-            raise PermissionDeniedError("the file can not be written")
+            raise PermissionDeniedError("the file cannot be written")
         if len(data) == 0:
             return 0
         if len(self._request) + len(data) > MAX_REQUEST:
@@ -90,22 +90,22 @@ class FunctionHandle(Handle):
         return len(data)
 
     def append(self, data: memoryview) -> int:
-        """Adds to the request."""
+        """Add to the request."""
         return self.write(data, 0)
 
     def size(self) -> int:
-        """Gives the bytes of the content or the reply."""
+        """Return the size of the content or the reply in bytes."""
         return len(self._content)
 
     def resize(self, size: int) -> None:
-        """Does nothing: every request starts anew."""
+        """Do nothing: every request starts anew."""
 
     def sync(self) -> None:
-        """Commits what was written."""
+        """Commit what was written."""
         self._commit()
 
     def close(self) -> None:
-        """Commits what was written."""
+        """Commit what was written."""
         self._commit()
 
     def _commit(self) -> None:
@@ -146,5 +146,5 @@ class FunctionFs(FileService):
         self._root = plant(functions, self)
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root

@@ -46,7 +46,7 @@ class Anchor:
         os.close(self._number)
 
     def open_below(self, path: str, flags: int, mode: int = 0) -> int:
-        """Opens a path below the directory, through no symbolic link, and gives the descriptor.
+        """Open a path below the directory, through no symbolic link, and return the descriptor.
 
         Raises:
             OSError: As open(2) has it; EXDEV and ELOOP where the path would lead elsewhere.
@@ -80,20 +80,20 @@ class WorkspaceFs(FileService):
         self._root = Anchor(root)
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return HostNode(self, self._root, "", Kind.DIRECTORY)
 
     def spec(self) -> Spec:
-        """Describes the service by its path."""
+        """Describe the service by its path."""
         return {"path": str(self._path)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Makes the service that `spec` described."""
+        """Make the service that `spec` described."""
         return cls(spec["path"])
 
     def replace(self, path: str, data: bytes) -> None:
-        """Writes a whole file so that at every moment it has its old content or the new.
+        """Write a whole file so that at every moment it has its old content or the new.
 
         It keeps the old one's permissions, and what a killed one left is written over.
         """
@@ -109,7 +109,7 @@ class WorkspaceFs(FileService):
         self.rename(unfinished, path)
 
     def _mode(self, path: str) -> int | None:
-        """Gives a file's permissions; `None` where it is missing."""
+        """Return a file's permissions; `None` where it is missing."""
         try:
             number = self._root.open_below(path.lstrip("/"), os.O_PATH)
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class HostNode(FsNode):
         return self._fs
 
     def hold(self) -> FsNode:
-        """Opens the directory, so that it is the same one when it is renamed."""
+        """Open the directory, so that it is the same one when it is renamed."""
         with _translated(self._path):
             number = self._anchor.open_below(self._path, DIRECTORY)
         return self._node("", Kind.DIRECTORY, Anchor(number))
@@ -161,7 +161,7 @@ class HostNode(FsNode):
         return HostNode(self._fs, anchor or self._anchor, path, kind)
 
     def stat(self) -> Stat:
-        """Tells what is known about the file."""
+        """Return what is known about the file."""
         with _translated(self._path):
             number = self._anchor.open_below(self._path, os.O_PATH | os.O_NOFOLLOW)
             try:
@@ -170,13 +170,13 @@ class HostNode(FsNode):
                 os.close(number)
 
     def lookup(self, name: str) -> FsNode:
-        """Gives the file of a name."""
+        """Return the file of a name."""
         with _translated(name), self._opened() as directory:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         return self._node(self._below(name), _kind(found.st_mode))
 
     def entries(self) -> list[NodeEntry]:
-        """Lists the names."""
+        """List the names."""
         with _translated(self._path), self._opened(os.O_RDONLY | os.O_DIRECTORY) as directory:
             found = []
             with os.scandir(directory) as entries:
@@ -186,7 +186,7 @@ class HostNode(FsNode):
         return found
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens a regular file."""
+        """Open a regular file."""
         if self.kind is not Kind.REGULAR:
             return super().open(flags)
         writing = flags.write or flags.truncate
@@ -199,7 +199,7 @@ class HostNode(FsNode):
         return HostHandle(number)
 
     def readlink(self) -> str:
-        """Gives the path that a symbolic link holds."""
+        """Return the path that a symbolic link holds."""
         if self.kind is not Kind.SYMLINK:
             return super().readlink()
         parent, _, name = self._path.rpartition("/")
@@ -207,25 +207,25 @@ class HostNode(FsNode):
             return os.readlink(name, dir_fd=directory)
 
     def create(self, name: str) -> FsNode:
-        """Makes an empty file."""
+        """Make an empty file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with _translated(name):
             os.close(self._anchor.open_below(self._below(name), flags, 0o666))
         return self._node(self._below(name), Kind.REGULAR)
 
     def mkdir(self, name: str) -> FsNode:
-        """Makes an empty directory."""
+        """Make an empty directory."""
         with _translated(name), self._opened() as directory:
             os.mkdir(name, dir_fd=directory)
         return self._node(self._below(name), Kind.DIRECTORY)
 
     def symlink(self, name: str, target: str) -> None:
-        """Makes a symbolic link."""
+        """Make a symbolic link."""
         with _translated(name), self._opened() as directory:
             os.symlink(target, name, dir_fd=directory)
 
     def link(self, name: str, node: FsNode) -> None:
-        """Gives a file of this service another name."""
+        """Add a name for a file of this service."""
         if not isinstance(node, HostNode) or node._fs is not self._fs:
             raise FsError(name, Code.XDEV)
         parent, _, old = node._path.rpartition("/")
@@ -234,24 +234,24 @@ class HostNode(FsNode):
             os.link(old, name, src_dir_fd=from_fd, dst_dir_fd=to_fd, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
-        """Removes a name that is not a directory's."""
+        """Remove a name that is not a directory's."""
         with _translated(name), self._opened() as directory:
             os.unlink(name, dir_fd=directory)
 
     def rmdir(self, name: str) -> None:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
         with _translated(name), self._opened() as directory:
             os.rmdir(name, dir_fd=directory)
 
     def rename(self, name: str, parent: FsNode, new_name: str) -> None:
-        """Moves a name from this directory into another."""
+        """Move a name from this directory into another."""
         if not isinstance(parent, HostNode) or parent._fs is not self._fs:
             raise FsError(name, Code.XDEV)
         with _translated(name), self._opened() as from_fd, parent._opened() as to_fd:
             os.rename(name, new_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
-        """Sets times, in nanoseconds since 1970."""
+        """Set times, in nanoseconds since 1970."""
         found = self.stat()
         times = (
             found.accessed if accessed is None else accessed,
@@ -283,17 +283,17 @@ class HostHandle(Handle):
         self._number = number
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads into a buffer from a position."""
+        """Read into a buffer from a position."""
         with _translated(""):
             return os.preadv(self._number, [buffer], offset)
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes at a position."""
+        """Write at a position."""
         with _translated(""):
             return os.pwrite(self._number, data, offset)
 
     def fill(self, data: bytes, mode: int | None) -> None:
-        """Writes all of an empty file's content, lasting, and sets its permissions."""
+        """Write all of an empty file's content, lasting, and set its permissions."""
         view = memoryview(data)
         while len(view):
             view = view[self.write(view, len(data) - len(view)) :]
@@ -302,11 +302,11 @@ class HostHandle(Handle):
         self.sync()
 
     def stat(self) -> Stat:
-        """Tells what is known about the open file, whatever its name is by now."""
+        """Return what is known about the open file, whatever its name is by now."""
         return _stat(os.fstat(self._number))
 
     def set_times(self, accessed: int | None, modified: int | None) -> bool:
-        """Sets times, in nanoseconds since 1970."""
+        """Set times, in nanoseconds since 1970."""
         found = self.stat()
         times = (
             found.accessed if accessed is None else accessed,
@@ -317,21 +317,21 @@ class HostHandle(Handle):
         return True
 
     def size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return os.fstat(self._number).st_size
 
     def resize(self, size: int) -> None:
-        """Cuts the content, or fills it up with zeros."""
+        """Cut the content, or fill it up with zeros."""
         with _translated(""):
             os.ftruncate(self._number, size)
 
     def sync(self) -> None:
-        """Makes what was written so far lasting."""
+        """Make what was written so far lasting."""
         with _translated(""):
             os.fsync(self._number)
 
     def close(self) -> None:
-        """Closes the file; once is enough."""
+        """Close the file; once is enough."""
         number, self._number = self._number, -1
         if number >= 0:
             os.close(number)

@@ -56,11 +56,11 @@ class MemFs(FileService):
             self._add(path, data)
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def spec(self) -> Spec:
-        """Describes the service with the files that it held at first."""
+        """Describe the service with the files that it held at first."""
         files = {
             path: base64.b64encode(data).decode() for path, data in sorted(self._initial.items())
         }
@@ -68,12 +68,12 @@ class MemFs(FileService):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Makes the service that `spec` described."""
+        """Make the service that `spec` described."""
         files = {path: base64.b64decode(text) for path, text in spec["files"].items()}
         return cls(files, max_bytes=spec["max_bytes"], max_files=spec["max_files"])
 
     def reserve(self, count: int) -> None:
-        """Takes bytes of the limit, or gives them back where `count` is negative.
+        """Take bytes of the limit, or return them where `count` is negative.
 
         Raises:
             NoSpaceError: They do not fit; nothing was taken.
@@ -83,7 +83,7 @@ class MemFs(FileService):
         self.used += count
 
     def number(self) -> int:
-        """Counts a new file and gives its number.
+        """Count a new file and return its number.
 
         Raises:
             NoSpaceError: There are as many files as fit.
@@ -95,7 +95,7 @@ class MemFs(FileService):
         return self._made
 
     def forget(self) -> None:
-        """Counts one file less."""
+        """Count one file less."""
         self._files -= 1
 
     def _add(self, path: str, data: bytes) -> None:
@@ -125,7 +125,7 @@ class MemoryNode(FsNode):
         return self.fs
 
     def stat(self) -> Stat:
-        """Tells what is known about the file."""
+        """Return what is known about the file."""
         return Stat(
             self.kind,
             self.ino,
@@ -137,11 +137,11 @@ class MemoryNode(FsNode):
         )
 
     def content_size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return 0
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
-        """Sets times, in nanoseconds since 1970."""
+        """Set times, in nanoseconds since 1970."""
         if accessed is not None:
             self.accessed = accessed
         if modified is not None:
@@ -149,7 +149,7 @@ class MemoryNode(FsNode):
         self.changed = clock.now()
 
     def dropped(self) -> None:
-        """Takes one name away."""
+        """Take one name away."""
         self.links -= 1
         self.changed = clock.now()
         if self.links == 0:
@@ -169,27 +169,27 @@ class MemoryFile(MemoryNode):
         self.handles = 0
 
     def content_size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return len(self.data)
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the file."""
+        """Open the file."""
         self.handles += 1
         return MemoryHandle(self)
 
     def dropped(self) -> None:
-        """Takes one name away, and the content with the last one unless the file is open."""
+        """Take one name away, and the content with the last one unless the file is open."""
         super().dropped()
         self.release()
 
     def release(self) -> None:
-        """Gives the content's room back once no name and no handle is left."""
+        """Free the content's room once no name and no handle is left."""
         if self.links == 0 and self.handles == 0:
             self.fs.reserve(-len(self.data))
             self.data = bytearray()
 
     def resize(self, size: int) -> None:
-        """Cuts the content, or fills it up with zeros."""
+        """Cut the content, or fill it up with zeros."""
         growth = size - len(self.data)
         self.fs.reserve(growth)
         if growth > 0:
@@ -209,7 +209,7 @@ class MemoryHandle(Handle):
         self.closed = False
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads into a buffer from a position."""
+        """Read into a buffer from a position."""
         data = self.file.data
         count = min(len(buffer), len(data) - offset)
         if count <= 0:
@@ -219,7 +219,7 @@ class MemoryHandle(Handle):
         return count
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes at a position, zero-filling a gap before it."""
+        """Write at a position, zero-filling a gap before it."""
         file, count = self.file, len(data)
         content = file.data
         size, end = len(content), offset + count
@@ -235,15 +235,15 @@ class MemoryHandle(Handle):
         return count
 
     def size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return len(self.file.data)
 
     def resize(self, size: int) -> None:
-        """Cuts the content, or fills it up with zeros."""
+        """Cut the content, or fill it up with zeros."""
         self.file.resize(size)
 
     def close(self) -> None:
-        """Gives the file back; an unnamed file goes with its last handle."""
+        """Close the file; an unnamed file goes with its last handle."""
         if not self.closed:
             self.closed = True
             self.file.handles -= 1
@@ -252,7 +252,7 @@ class MemoryHandle(Handle):
 
 
 def _overwrite(content: bytearray, data: memoryview, offset: int, size: int) -> None:
-    """Writes over existing content, and beyond its end what does not fit."""
+    """Write over existing content, and beyond its end what does not fit."""
     inside = min(len(data), size - offset)
     with memoryview(content) as view:
         view[offset : offset + inside] = data[:inside]
@@ -271,11 +271,11 @@ class MemoryLink(MemoryNode):
         self.target = target
 
     def content_size(self) -> int:
-        """Gives the bytes of the target."""
+        """Return the size of the target in bytes."""
         return len(self.target.encode())
 
     def readlink(self) -> str:
-        """Gives the path that the link holds."""
+        """Return the path that the link holds."""
         return self.target
 
 
@@ -293,25 +293,25 @@ class MemoryDirectory(MemoryNode):
         self.children: dict[str, MemoryNode] = {}
 
     def lookup(self, name: str) -> FsNode:
-        """Gives the file of a name."""
+        """Return the file of a name."""
         try:
             return self.children[name]
         except KeyError:
             raise NoSuchFileError(name) from None
 
     def entries(self) -> list[NodeEntry]:
-        """Lists the names in the order in which they were made."""
+        """List the names in the order in which they were made."""
         return [NodeEntry(name, node.kind, node.ino) for name, node in self.children.items()]
 
     def create(self, name: str) -> FsNode:
-        """Makes an empty file."""
+        """Make an empty file."""
         self._check_free(name)
         node = self.children[name] = MemoryFile(self.fs)
         self._touch()
         return node
 
     def mkdir(self, name: str) -> FsNode:
-        """Makes an empty directory."""
+        """Make an empty directory."""
         self._check_free(name)
         node = self.children[name] = MemoryDirectory(self.fs)
         node.up = self
@@ -320,13 +320,13 @@ class MemoryDirectory(MemoryNode):
         return node
 
     def symlink(self, name: str, target: str) -> None:
-        """Makes a symbolic link."""
+        """Make a symbolic link."""
         self._check_free(name)
         self.children[name] = MemoryLink(self.fs, target)
         self._touch()
 
     def link(self, name: str, node: FsNode) -> None:
-        """Gives a file of this service another name."""
+        """Add a name for a file of this service."""
         self._check_free(name)
         if not isinstance(node, MemoryNode) or node.fs is not self.fs:
             raise FsError(name, Code.XDEV)
@@ -340,7 +340,7 @@ class MemoryDirectory(MemoryNode):
         self._touch()
 
     def unlink(self, name: str) -> None:
-        """Removes a name that is not a directory's."""
+        """Remove a name that is not a directory's."""
         node = self._child(name)
         if node.kind is Kind.DIRECTORY:
             raise NotAFileError(name)
@@ -349,7 +349,7 @@ class MemoryDirectory(MemoryNode):
         self._touch()
 
     def rmdir(self, name: str) -> None:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
         node = self._child(name)
         if not isinstance(node, MemoryDirectory):
             raise NotDirectoryError(name)
@@ -361,12 +361,12 @@ class MemoryDirectory(MemoryNode):
         self._touch()
 
     def removed(self) -> None:
-        """Leaves the tree; nothing can be made in the directory any more."""
+        """Leave the tree; nothing can be made in the directory any more."""
         self.links = 0
         self.fs.forget()
 
     def rename(self, name: str, parent: FsNode, new_name: str) -> None:
-        """Moves a name from this directory into another, replacing there."""
+        """Move a name from this directory into another, replacing there."""
         node = self._child(name)
         if not isinstance(parent, MemoryDirectory) or parent.fs is not self.fs:
             raise FsError(name, Code.XDEV)
@@ -394,7 +394,7 @@ class MemoryDirectory(MemoryNode):
         parent._touch()
 
     def holds(self, other: "MemoryDirectory") -> bool:
-        """Tells whether another directory is this one or below it."""
+        """Return whether another directory is this one or below it."""
         above: MemoryDirectory | None = other
         while above is not None and above is not self:
             above = above.up
@@ -417,7 +417,7 @@ class MemoryDirectory(MemoryNode):
 
 
 def _check_replaceable(node: MemoryNode, old: MemoryNode, name: str) -> None:
-    """Applies rename(2)'s rules on what may replace what."""
+    """Apply rename(2)'s rules on what may replace what."""
     if isinstance(old, MemoryDirectory):
         if node.kind is not Kind.DIRECTORY:
             raise NotAFileError(name)

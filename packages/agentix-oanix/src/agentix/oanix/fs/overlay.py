@@ -1,4 +1,4 @@
-"""CowFs: a service that is copied where it is written, and can tell and commit what changed."""
+"""CowFs: a service that is copied where it is written, and can list and commit what changed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ class CowFs(FileService):
         self.discard()
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def spec(self) -> Spec:
-        """Describes the service by what lies beneath; the changes are not part of it."""
+        """Describe the service by what lies beneath; the changes are not part of it."""
         return {"base": {"kind": self._base.kind, **self._base.spec()}}
 
     @property
@@ -54,17 +54,17 @@ class CowFs(FileService):
         return self._base
 
     def discard(self) -> None:
-        """Forgets all changes."""
+        """Forget all changes."""
         memory = MemFs(max_bytes=self._max_bytes)
         self._root = CowDirectory(memory, self._base.attach(), "")
 
     def diff(self) -> list[Change]:
-        """Lists what was changed, in the order of paths."""
+        """List what was changed, in the order of paths."""
         found = _differences(self._root, self._base.attach(), "")
         return sorted(found, key=lambda change: change.path)
 
     def commit(self) -> list[Change]:
-        """Writes the changes to the service beneath, each file whole or not at all.
+        """Write the changes to the service beneath, each file whole or not at all.
 
         Returns:
             What was changed.
@@ -86,7 +86,7 @@ class CowFs(FileService):
         return changes
 
     def _load(self, path: str) -> None:
-        """Copies a file that was moved, before its old place is taken away."""
+        """Copy a file that was moved, before its old place is taken away."""
         node = find(self._root, path.lstrip("/"), follow=False)
         if isinstance(node, CowFile):
             node.open(OpenFlags(write=True)).close()
@@ -101,7 +101,7 @@ class CowFs(FileService):
             self._base.replace(path, _content(node))
 
     def _link(self, path: str, target: str) -> None:
-        """Makes a symbolic link, in the place of what is there."""
+        """Make a symbolic link, in the place of what is there."""
         unfinished = unfinished_path(path)
         place = locate(self._base.attach(), unfinished.lstrip("/"), follow=False)
         if place.node is not None:
@@ -124,11 +124,11 @@ class CowFile(MemoryFile):
         self.changed = found.changed
 
     def content_size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return len(self.data) if self.lower is None else self.lower.stat().size
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the file, copying it where it may be written."""
+        """Open the file, copying it where it may be written."""
         if self.lower is not None:
             if not flags.write and not flags.truncate:
                 return LowerHandle(self, self.lower.open(flags))
@@ -148,7 +148,7 @@ class LowerHandle(Handle):
         self._lower = lower
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads what lies beneath, or the copy once there is one."""
+        """Read what lies beneath, or the copy once there is one."""
         if self._file.lower is not None:
             return self._lower.read(buffer, offset)
         part = self._file.data[offset : offset + len(buffer)]
@@ -156,11 +156,11 @@ class LowerHandle(Handle):
         return len(part)
 
     def size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return self._file.content_size()
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Close the file."""
         self._lower.close()
 
 
@@ -198,7 +198,7 @@ class CowDirectory(MemoryDirectory):
 
     @children.setter
     def children(self, value: dict[str, MemoryNode]) -> None:
-        """Keeps what the directory took; the constructor of the base class gives nothing."""
+        """Keep what the directory took; the constructor of the base class sets nothing."""
 
     def _copy(self, lower: FsNode, origin: str) -> MemoryNode:
         if lower.kind is Kind.DIRECTORY:
@@ -209,7 +209,7 @@ class CowDirectory(MemoryDirectory):
 
 
 def _differences(node: MemoryNode, base: FsNode | None, path: str) -> Iterator[Change]:
-    """Compares a file with the one beneath at the same path."""
+    """Compare a file with the one beneath at the same path."""
     if base is None:
         yield Change("added", path)
     elif node.kind is not base.kind:

@@ -37,7 +37,7 @@ class Quota:
         self._unnamed: set[int] = set()
 
     def take(self, count: int, files: int = 0) -> None:
-        """Takes bytes and files, or gives them back where they are negative.
+        """Take bytes and files, or return them where they are negative.
 
         Raises:
             QuotaError: They are not left; nothing was taken.
@@ -51,12 +51,12 @@ class Quota:
             self.used_bytes, self.used_files = added, more
 
     def opened(self, ino: int) -> None:
-        """Notes that a file is open."""
+        """Note that a file is open."""
         with self._lock:
             self._open[ino] += 1
 
     def closed(self, ino: int) -> bool:
-        """Notes that a file was closed; tells whether its content goes with it."""
+        """Note that a file was closed; return whether its content goes with it."""
         with self._lock:
             self._open[ino] -= 1
             if self._open[ino]:
@@ -67,7 +67,7 @@ class Quota:
             return gone
 
     def dropped(self, found: Stat) -> None:
-        """Gives back what a file took whose name was removed; the content of an open one later."""
+        """Free what a file took whose name was removed; the content of an open one later."""
         if found.kind is Kind.DIRECTORY:
             self.take(0, -1)
         elif found.links <= 1:
@@ -91,7 +91,7 @@ class QuotaNode(WrappedNode):
         return QuotaNode(node, self._quota)
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the file; what it grows by is counted, where it has a size."""
+        """Open the file; what it grows by is counted, where it has a size."""
         before = self._inner.stat()
         handle = self._inner.open(flags)
         if before.kind is not Kind.REGULAR or handle.stream or handle.messages:
@@ -101,41 +101,41 @@ class QuotaNode(WrappedNode):
         return QuotaHandle(handle, self._quota, before.ino)
 
     def create(self, name: str) -> FsNode:
-        """Makes an empty file."""
+        """Make an empty file."""
         self._quota.take(0, 1)
         with _Refund(self._quota):
             return QuotaNode(self._inner.create(name), self._quota)
 
     def mkdir(self, name: str) -> FsNode:
-        """Makes an empty directory."""
+        """Make an empty directory."""
         self._quota.take(0, 1)
         with _Refund(self._quota):
             return QuotaNode(self._inner.mkdir(name), self._quota)
 
     def symlink(self, name: str, target: str) -> None:
-        """Makes a symbolic link."""
+        """Make a symbolic link."""
         self._quota.take(0, 1)
         with _Refund(self._quota):
             self._inner.symlink(name, target)
 
     def link(self, name: str, node: FsNode) -> None:
-        """Gives a file another name, which takes nothing."""
+        """Add a name for a file, which takes nothing."""
         self._inner.link(name, self._other(node, name))
 
     def unlink(self, name: str) -> None:
-        """Removes a name."""
+        """Remove a name."""
         found = self._inner.lookup(name).stat()
         self._inner.unlink(name)
         self._quota.dropped(found)
 
     def rmdir(self, name: str) -> None:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
         found = self._inner.lookup(name).stat()
         self._inner.rmdir(name)
         self._quota.dropped(found)
 
     def rename(self, name: str, parent: FsNode, new_name: str) -> None:
-        """Moves a name to a directory of the same quota, replacing there."""
+        """Move a name to a directory of the same quota, replacing there."""
         into = self._other(parent, name)
         moved, replaced = self._inner.lookup(name).stat(), _stat(into, new_name)
         self._inner.rename(name, into, new_name)
@@ -143,7 +143,7 @@ class QuotaNode(WrappedNode):
             self._quota.dropped(replaced)
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
-        """Sets times, in nanoseconds since 1970."""
+        """Set times, in nanoseconds since 1970."""
         self._inner.set_times(accessed, modified)
 
     def _other(self, node: FsNode, name: str) -> FsNode:
@@ -165,42 +165,42 @@ class QuotaHandle(Handle):
         quota.opened(ino)
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads into a buffer from a position."""
+        """Read into a buffer from a position."""
         return self._inner.read(buffer, offset)
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes at a position."""
+        """Write at a position."""
         with _Growth(self._inner, self._quota, offset + len(data) if len(data) else 0):
             return self._inner.write(data, offset)
 
     def append(self, data: memoryview) -> int:
-        """Writes at the end."""
+        """Write at the end."""
         with _Growth(self._inner, self._quota, self._inner.size() + len(data)):
             return self._inner.append(data)
 
     def size(self) -> int:
-        """Gives the bytes of content."""
+        """Return the size of the content in bytes."""
         return self._inner.size()
 
     def resize(self, size: int) -> None:
-        """Cuts the content, or fills it up with zeros."""
+        """Cut the content, or fill it up with zeros."""
         with _Growth(self._inner, self._quota, size):
             self._inner.resize(size)
 
     def stat(self) -> Stat | None:
-        """Tells what is known about the open file."""
+        """Return what is known about the open file."""
         return self._inner.stat()
 
     def set_times(self, accessed: int | None, modified: int | None) -> bool:
-        """Sets the open file's times."""
+        """Set the open file's times."""
         return self._inner.set_times(accessed, modified)
 
     def sync(self) -> None:
-        """Makes what was written so far lasting."""
+        """Make what was written so far lasting."""
         self._inner.sync()
 
     def close(self) -> None:
-        """Gives the file back; the room of one without a name comes back with its last handle."""
+        """Close the file; the room of one without a name comes back with its last handle."""
         if self._closed:
             return
         self._closed = True
@@ -211,7 +211,7 @@ class QuotaHandle(Handle):
 
 
 class _Refund:
-    """Gives a file back that could not be made."""
+    """Frees what a file took that could not be made."""
 
     def __init__(self, quota: Quota) -> None:
         self._quota = quota

@@ -16,39 +16,39 @@ class ReadOnlyNode(WrappedNode):
         return ReadOnlyNode(node)
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the file for reading."""
+        """Open the file for reading."""
         if flags.write or flags.truncate:
             raise ReadOnlyError
         return self._inner.open(flags)
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
-        """Refuses."""
+        """Refuse."""
         raise ReadOnlyError
 
     def create(self, name: str) -> FsNode:
-        """Refuses."""
+        """Refuse."""
         raise ReadOnlyError(name)
 
     def mkdir(self, name: str) -> FsNode:
-        """Refuses."""
+        """Refuse."""
         raise ReadOnlyError(name)
 
     def symlink(self, name: str, target: str) -> None:
-        """Refuses."""
+        """Refuse."""
         raise ReadOnlyError(name)
 
     def link(self, name: str, node: FsNode) -> None:
-        """Refuses."""
+        """Refuse."""
         raise ReadOnlyError(name)
 
     def unlink(self, name: str) -> None:
-        """Refuses."""
+        """Refuse."""
         raise ReadOnlyError(name)
 
     def rmdir(self, name: str) -> None:
-        """Refuses."""
+        """Refuse."""
         raise ReadOnlyError(name)
 
     def rename(self, name: str, parent: FsNode, new_name: str) -> None:
-        """Refuses."""
+        """Refuse."""
         raise ReadOnlyError(name)

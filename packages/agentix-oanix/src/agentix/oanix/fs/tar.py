@@ -40,16 +40,16 @@ class TarFs(FileService):
         self._root = ReadOnlyNode(self._files.attach())
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def spec(self) -> Spec:
-        """Describes the service with its archive."""
+        """Describe the service with its archive."""
         return {"archive": base64.b64encode(self._archive).decode()}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Makes the service that `spec` described."""
+        """Make the service that `spec` described."""
         return cls(base64.b64decode(spec["archive"]))
 
     def _add(self, files: tarfile.TarFile, member: tarfile.TarInfo) -> None:

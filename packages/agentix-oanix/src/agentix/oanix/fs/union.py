@@ -32,23 +32,23 @@ class UnionNode(PlacedDirectory):
         return self._writable.owner if self._can_write else self._layers[0].owner
 
     def underlying(self) -> FsNode:
-        """Gives the directory that new files go to."""
+        """Return the directory that new files go to."""
         return self._writable if self._can_write else self
 
     def hold(self) -> FsNode:
-        """Gives the directories to keep open."""
+        """Return the directories to keep open."""
         return UnionNode([layer.hold() for layer in self._layers])
 
     def stat(self) -> Stat:
-        """Tells what is known about the first directory."""
+        """Return what is known about the first directory."""
         return self._layers[0].stat()
 
     def lookup(self, name: str) -> FsNode:
-        """Gives the file of a name from the first directory that has it."""
+        """Return the file of a name from the first directory that has it."""
         return self._holder(name).lookup(name)
 
     def entries(self) -> list[NodeEntry]:
-        """Lists the names of all directories, each name once."""
+        """List the names of all directories, each name once."""
         found: dict[str, NodeEntry] = {}
         for layer in self._layers:
             for entry in layer.entries():
@@ -56,7 +56,7 @@ class UnionNode(PlacedDirectory):
         return list(found.values())
 
     def set_times(self, accessed: int | None, modified: int | None) -> None:
-        """Sets the times of the first directory."""
+        """Set the times of the first directory."""
         self._layers[0].set_times(accessed, modified)
 
     def _holder(self, name: str) -> FsNode:

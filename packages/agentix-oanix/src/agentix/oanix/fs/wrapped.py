@@ -18,7 +18,7 @@ class WrappedNode(FsNode):
 
     @abstractmethod
     def _wrapped(self, node: FsNode) -> FsNode:
-        """Gives another file as it is seen through the same."""
+        """Return another file as it is seen through the same."""
 
     @property
     def owner(self) -> object:
@@ -26,23 +26,23 @@ class WrappedNode(FsNode):
         return self._inner.owner
 
     def hold(self) -> FsNode:
-        """Gives the directory to keep open."""
+        """Return the directory to keep open."""
         return self._wrapped(self._inner.hold())
 
     def stat(self) -> Stat:
-        """Tells what is known about the file."""
+        """Return what is known about the file."""
         return self._inner.stat()
 
     def lookup(self, name: str) -> FsNode:
-        """Gives the file of a name."""
+        """Return the file of a name."""
         return self._wrapped(self._inner.lookup(name))
 
     def entries(self) -> list[NodeEntry]:
-        """Lists the names."""
+        """List the names."""
         return self._inner.entries()
 
     def readlink(self) -> str:
-        """Gives the path that a symbolic link holds."""
+        """Return the path that a symbolic link holds."""
         return self._inner.readlink()
 
 
@@ -55,7 +55,7 @@ class PlacedDirectory(FsNode):
 
     @abstractmethod
     def _place(self, name: str) -> FsNode:
-        """Gives the directory that a new name goes to.
+        """Return the directory that a new name goes to.
 
         Raises:
             AlreadyExistsError: There is such a name.
@@ -64,36 +64,36 @@ class PlacedDirectory(FsNode):
 
     @abstractmethod
     def _holder(self, name: str) -> FsNode:
-        """Gives the directory that a name is to be taken from.
+        """Return the directory that a name is to be taken from.
 
         Raises:
             FsError: There is none, or it may not be changed.
         """
 
     def create(self, name: str) -> FsNode:
-        """Makes an empty file."""
+        """Make an empty file."""
         return self._place(name).create(name)
 
     def mkdir(self, name: str) -> FsNode:
-        """Makes an empty directory."""
+        """Make an empty directory."""
         return self._place(name).mkdir(name)
 
     def symlink(self, name: str, target: str) -> None:
-        """Makes a symbolic link."""
+        """Make a symbolic link."""
         self._place(name).symlink(name, target)
 
     def link(self, name: str, node: FsNode) -> None:
-        """Gives a file another name."""
+        """Add a name for a file."""
         self._place(name).link(name, node)
 
     def unlink(self, name: str) -> None:
-        """Removes a name that is not a directory's."""
+        """Remove a name that is not a directory's."""
         self._holder(name).unlink(name)
 
     def rmdir(self, name: str) -> None:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
         self._holder(name).rmdir(name)
 
     def rename(self, name: str, parent: FsNode, new_name: str) -> None:
-        """Moves a name from the directory that has it."""
+        """Move a name from the directory that has it."""
         self._holder(name).rename(name, parent, new_name)

@@ -34,7 +34,7 @@ DAY = 86400.0
 
 
 def add_job_parsers(parser: argparse.ArgumentParser) -> None:
-    """Adds the subcommands to the parser of `job`."""
+    """Add the subcommands to the parser of `job`."""
     parser.add_argument("--queue", type=Path, metavar="DIRECTORY", help="where the jobs are")
     commands = parser.add_subparsers(required=True)
     submit = commands.add_parser(
@@ -69,7 +69,7 @@ def add_job_parsers(parser: argparse.ArgumentParser) -> None:
 def _add(
     parser: argparse.ArgumentParser, act: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    """Makes a subcommand about one job."""
+    """Make a subcommand about one job."""
     parser.add_argument("job", type=_job_number, metavar="JOB")
     parser.set_defaults(act=act)
     return parser
@@ -145,7 +145,7 @@ def _make_spec(options: argparse.Namespace, queue: JobQueue) -> JobSpec:
 
 
 def _mount_program(builder: NamespaceBuilder, name: str, queue: JobQueue) -> str:
-    """Shows a program of this machine in `/bin`, by its content of now, and gives its path."""
+    """Show a program of this machine in `/bin`, by its content of now, and return its path."""
     kept = queue.keep_program(Path(name).read_bytes())
     path = f"/bin/{Path(name).name}"
     builder.mount(path, WorkspaceFs(kept.parent), readonly=True, source=f"/{kept.name}")
@@ -160,7 +160,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _line(job: Job) -> str:
-    """Describes a job for people: number, status, priority, kind and tags."""
+    """Describe a job for people: number, status, priority, kind and tags."""
     status = job.status
     how = f"{status.status} {status.exit_code}" if isinstance(status, Completed) else status.status
     tags = ",".join(job.spec.tags)
@@ -176,7 +176,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _logs(options: argparse.Namespace) -> int:
-    """Passes a job's outputs on to this command's."""
+    """Pass a job's outputs on to this command's."""
     offsets = (options.stdout_offset, options.stderr_offset)
     with JobQueue(options.queue) as queue:
         for chunk in queue.logs(options.job, offsets=offsets, follow=options.follow):
@@ -224,7 +224,7 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Manages the queue in the foreground."""
+    """Manage the queue in the foreground."""
     linger = None if options.keep else 0.0
     with JobQueue(options.queue) as queue:
         directory = queue.directory

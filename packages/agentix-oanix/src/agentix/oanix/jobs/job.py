@@ -47,10 +47,10 @@ class Frozen(BaseModel):
 
 
 class Wasi(Frozen):
-    """Runs a WASI program of the namespace."""
+    """A WASI program of the namespace."""
 
     type: Literal["wasi"] = "wasi"
-    """Tells the kinds apart."""
+    """The tag of the kind."""
     program: str
     """The path of the module in the namespace, such as `/bin/tool.wasm`."""
     arguments: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Wasi(Frozen):
 
 
 class Script(Frozen):
-    """Runs a script of the namespace by a WASI shell or interpreter in the namespace's `/bin`.
+    """A script of the namespace, run by a WASI shell or interpreter in the namespace's `/bin`.
 
     The interpreter is the one that the script's first line names (`#!/bin/sh`,
     `#!/usr/bin/env python3`), or one that goes with the ending of its name. `/bin/python3` and
@@ -68,7 +68,7 @@ class Script(Frozen):
     """
 
     type: Literal["script"] = "script"
-    """Tells the kinds apart."""
+    """The tag of the kind."""
     script_path: str
     """The path of the script in the namespace; a relative one starts at the working directory."""
     arguments: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ class Script(Frozen):
 
 
 class AgentTool(Frozen):
-    """Runs a registered tool in the worker, with the namespace as its tree of files."""
+    """A registered tool, called in the worker with the namespace as its tree of files."""
 
     type: Literal["agent_tool"] = "agent_tool"
-    """Tells the kinds apart."""
+    """The tag of the kind."""
     name: str
     """The name that the tool is registered under."""
     args: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ Step = Annotated[Wasi | Script | AgentTool, Field(discriminator="type")]
 
 
 class TerminalBench(Frozen):
-    """Has an agent work on the task at `/task`, and a verifier judge what it left.
+    """A task at `/task` that an agent works on, and a verifier then judges.
 
     The namespace is one like `agentix.oanix.profile.terminalbench` makes, with a `TaskFs` at
     `/task`. The agent may fail or run out of time; the verifier judges all the same, and its exit
@@ -105,7 +105,7 @@ class TerminalBench(Frozen):
     """
 
     type: Literal["terminal_bench"] = "terminal_bench"
-    """Tells the kinds apart."""
+    """The tag of the kind."""
     task_id: str
     """The name of the task, which is also in `/task/spec.json`."""
     agent: Step
@@ -169,21 +169,21 @@ class Pending(Frozen):
     """The job waits for its turn, or for other jobs."""
 
     status: Literal["pending"] = "pending"
-    """Tells the states apart."""
+    """The tag of the status."""
 
 
 class Running(Frozen):
     """An attempt is under way."""
 
     status: Literal["running"] = "running"
-    """Tells the states apart."""
+    """The tag of the status."""
 
 
 class Completed(Frozen):
     """The job came to its own end."""
 
     status: Literal["completed"] = "completed"
-    """Tells the states apart."""
+    """The tag of the status."""
     exit_code: int
     """The exit code of its program, of its verifier, or 0 for a tool."""
 
@@ -192,7 +192,7 @@ class Failed(Frozen):
     """The job could not come to its own end."""
 
     status: Literal["failed"] = "failed"
-    """Tells the states apart."""
+    """The tag of the status."""
     error: str
     """What went wrong."""
 
@@ -201,7 +201,7 @@ class Cancelled(Frozen):
     """The job was cancelled, before it started or while it ran."""
 
     status: Literal["cancelled"] = "cancelled"
-    """Tells the states apart."""
+    """The tag of the status."""
 
 
 JobStatus = Annotated[
@@ -240,7 +240,7 @@ class RunSummary(Frozen):
 
     @classmethod
     def of(cls, name: str, result: RunResult) -> "RunSummary":
-        """Takes what a run came to."""
+        """Make the summary of a result."""
         kept = {field: getattr(result, field) for field in cls.model_fields if field != "name"}
         return cls(name=name, **kept | {"reason": str(result.reason)})
 
@@ -251,7 +251,7 @@ class JobResult(Frozen):
     runs: tuple[RunSummary, ...] = ()
     """The programs that ran, in their order."""
     value: Any = None
-    """What the tool gave back, or what was written to `/task/result.json`."""
+    """What the tool returned, or what was written to `/task/result.json`."""
 
 
 AttemptOutcome = Literal["completed", "failed", "cancelled", "lost", "interrupted"]
@@ -291,5 +291,5 @@ class Job(Frozen):
 
     @property
     def ended(self) -> bool:
-        """The status does not change any more."""
+        """Whether the status is final."""
         return not isinstance(self.status, Pending | Running)

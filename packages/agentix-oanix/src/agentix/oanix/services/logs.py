@@ -52,15 +52,15 @@ class Log(FixedNode):
         self.data = bytearray()
 
     def stat(self) -> Stat:
-        """Tells what is known about the file."""
+        """Return what is known about the file."""
         return Stat(self.kind, self.ino, len(self.data))
 
     def add(self, piece: bytes) -> None:
-        """Adds to the end."""
+        """Add to the end."""
         self.data += self._check(piece)
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the file; what was written can not be taken back."""
+        """Open the file; what was written cannot be taken back."""
         if flags.truncate:
             raise PermissionDeniedError("a log only grows")
         return LogHandle(self, bytes(self.data))
@@ -76,17 +76,17 @@ class LogHandle(BytesHandle):
         self._log = log
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Adds to the end."""
+        """Add to the end."""
         self._log.add(bytes(data))
         return len(data)
 
     def append(self, data: memoryview) -> int:
-        """Adds to the end."""
+        """Add to the end."""
         self._log.add(bytes(data))
         return len(self._log.data)
 
     def resize(self, size: int) -> None:
-        """Refuses."""
+        """Refuse."""
         raise PermissionDeniedError("a log only grows")
 
 
@@ -119,24 +119,24 @@ class LogsFs(FileService):
         return MountPoint.tree([Mount("/", _Tree(own)), Mount("/atif", self.trajectories)]).node()
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def metrics(self) -> bytes:
-        """Gives the content of `metrics.json`."""
+        """Return the content of `metrics.json`."""
         return json.dumps(self._metrics).encode()
 
     def spec(self) -> dict[str, Any]:
-        """Describes the service; its content is not part of it."""
+        """Describe the service; its content is not part of it."""
         return {}
 
     @classmethod
     def from_spec(cls, spec: object) -> "LogsFs":
-        """Makes empty logs."""
+        """Make empty logs."""
         return cls()
 
     def record(self, result: RunResult) -> None:
-        """Sets `metrics.json` to what a run used, adding up runs."""
+        """Set `metrics.json` to what a run used, adding up runs."""
         used = {
             "runs": 1,
             "fuel": result.fuel,
@@ -156,12 +156,12 @@ class _Tree(FileService):
         self._root = root
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
 
 def _checked_events(piece: bytes) -> bytes:
-    """Gives events with their times, one a line."""
+    """Return events with their times, one a line."""
     lines = []
     for line in piece.splitlines():
         try:

@@ -39,11 +39,11 @@ class PtyFs(FileService):
         self._root = plant({"tty": Terminal(self), "size": size}, self)
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def handle(self) -> Handle:
-        """Gives the program's end, to be its standard input."""
+        """Return the program's end, to be its standard input."""
         return TerminalHandle(self)
 
     def _resize(self, request: bytes) -> None:
@@ -65,7 +65,7 @@ class Terminal(FixedNode):
         self._pty = pty
 
     def open(self, flags: OpenFlags) -> Handle:
-        """Opens the terminal."""
+        """Open the terminal."""
         return TerminalHandle(self._pty)
 
 
@@ -80,26 +80,26 @@ class TerminalHandle(Handle):
         self._pty = pty
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads what the host sent."""
+        """Read what the host sent."""
         return self._pty.input.read(buffer, offset)
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes to the host."""
+        """Write to the host."""
         return self._pty.output.write(data, offset)
 
     def append(self, data: memoryview) -> int:
-        """Writes to the host."""
+        """Write to the host."""
         return self._pty.output.append(data)
 
     def resize(self, size: int) -> None:
-        """Does nothing: a terminal has no content to cut."""
+        """Do nothing: a terminal has no content to cut."""
 
     def ready(self, writing: bool) -> bool:
-        """Tells whether reading, or writing, would go on without waiting."""
+        """Return whether reading, or writing, would go on without waiting."""
         return (self._pty.output if writing else self._pty.input).ready(writing)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Has `wake` called at every change of either direction."""
+        """Call `wake` at every change of either direction."""
         undo = self._pty.input.watch(wake), self._pty.output.watch(wake)
 
         def stop() -> None:

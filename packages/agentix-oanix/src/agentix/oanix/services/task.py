@@ -78,16 +78,16 @@ class TaskFs(FileService):
         self._root = TaskDirectory(self)
 
     def attach(self) -> FsNode:
-        """Gives the root directory."""
+        """Return the root directory."""
         return self._root
 
     def spec(self) -> dict[str, Any]:
-        """Describes the service by the task."""
+        """Describe the service by the task."""
         return {"spec": self.task.model_dump(), "meta": self.meta.model_dump()}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> "TaskFs":
-        """Makes the service that `spec` described."""
+        """Make the service that `spec` described."""
         return cls(TaskSpec.model_validate(spec["spec"]), TaskMeta.model_validate(spec["meta"]))
 
     def _status(self) -> bytes:
@@ -119,18 +119,18 @@ class TaskDirectory(FixedDirectory):
         number_tree(self, task)
 
     def lookup(self, name: str) -> FsNode:
-        """Gives the file of a name."""
+        """Return the file of a name."""
         if name == RESULT and self._task.result is None:
             raise NoSuchFileError(name)
         return super().lookup(name)
 
     def entries(self) -> list[NodeEntry]:
-        """Lists the names."""
+        """List the names."""
         hidden = RESULT if self._task.result is None else ""
         return [entry for entry in super().entries() if entry.name != hidden]
 
     def create(self, name: str) -> FsNode:
-        """Makes `result.json`, and nothing else."""
+        """Make `result.json`, and nothing else."""
         if name != RESULT:
             raise PermissionDeniedError(name)
         return self._result

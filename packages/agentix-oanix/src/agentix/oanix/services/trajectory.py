@@ -31,11 +31,11 @@ class Trajectory:
         self._steps: list[dict[str, Any]] = []
 
     def message(self, source: Literal["system", "user"], text: str) -> None:
-        """Adds what the system or a user said."""
+        """Add what the system or a user said."""
         self._add(source, text)
 
     def run(self, arguments: Sequence[str], result: RunResult) -> None:
-        """Adds a run of a program: its arguments, its output and what it used."""
+        """Add a run of a program: its arguments, its output and what it used."""
         observed = (result.stdout + result.stderr).decode(errors="replace")
         used = {
             "exit_code": result.exit_code,
@@ -51,7 +51,7 @@ class Trajectory:
     def call(
         self, name: str, arguments: Mapping[str, Any], observed: str, extra: Mapping[str, Any]
     ) -> None:
-        """Adds a call of a tool: its name, its arguments, and what was seen of it."""
+        """Add a call of a tool: its name, its arguments, and what was seen of it."""
         self._call(name, arguments, observed, name, extra)
 
     def _call(
@@ -75,11 +75,11 @@ class Trajectory:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return len(self._steps)
 
     def to_json(self) -> dict[str, Any]:
-        """Gives the document.
+        """Return the document.
 
         Raises:
             ValueError: There is no step yet; a trajectory has at least one.
@@ -92,7 +92,7 @@ class Trajectory:
         return document | {"final_metrics": {"total_steps": len(self._steps)}}
 
     def save(self, logs: LogsFs, name: str = "trajectory.json") -> None:
-        """Writes the document below `/logs/atif/`."""
+        """Write the document below `/logs/atif/`."""
         logs.trajectories.write(f"/{name}", json.dumps(self.to_json()).encode())
 
     def _add(self, source: str, text: str, **more: Any) -> None:

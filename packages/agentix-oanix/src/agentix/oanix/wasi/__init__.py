@@ -1,1 +1,1 @@
-"""WASI preview 1: its 46 functions over a tree of nodes, and the ways to give them to a module."""
+"""WASI preview 1: its 46 functions over a tree of nodes, and their runner."""

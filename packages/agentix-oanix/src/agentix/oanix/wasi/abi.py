@@ -73,7 +73,7 @@ SIGNATURES: Mapping[str, str] = {
 }
 """The 46 functions and their parameters, `i` for i32 and `I` for i64, all taken as unsigned.
 
-Each gives an i32 error number, but for `proc_exit`, which gives nothing.
+Each returns an i32 error number, but for `proc_exit`, which returns nothing.
 """
 
 

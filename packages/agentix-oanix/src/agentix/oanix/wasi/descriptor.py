@@ -57,14 +57,14 @@ class Descriptor:
 
     @classmethod
     def directory(cls, node: FsNode, path: str, inheriting: int = abi.ALL_RIGHTS) -> "Descriptor":
-        """Makes the descriptor of a directory with the rights that it inherits."""
+        """Make the descriptor of a directory with the rights that it inherits."""
         rights = inheriting & abi.DIRECTORY_RIGHTS
         made = cls(node, None, DIRECTORY, rights, inheriting)
         made.path = path
         return made
 
     def full_path(self) -> str:
-        """Gives the path that the file was opened by, from the root."""
+        """Return the path that the file was opened by, from the root."""
         above = "" if self.parent is None else self.parent.full_path()
         return f"{above}/{self.path}" if self.path else above
 
@@ -75,7 +75,7 @@ class DescriptorTable(dict[int, Descriptor]):
     _lowest = FIRST
 
     def add(self, descriptor: Descriptor) -> int:
-        """Gives a descriptor a number.
+        """Add a descriptor under the lowest free number.
 
         Raises:
             FsError: MFILE: too many files are open.
@@ -90,7 +90,7 @@ class DescriptorTable(dict[int, Descriptor]):
         return number
 
     def free(self, number: int) -> Descriptor:
-        """Takes a descriptor's number away.
+        """Take a descriptor's number away.
 
         Raises:
             KeyError: No file has that number.
@@ -118,14 +118,14 @@ class Unopened(DescriptorTable):
         return number in self._opened()
 
     def get(self, number: int, default: Any = None) -> Any:
-        """Gives the file of a number."""
+        """Return the file of a number."""
         return self._opened().get(number, default)
 
 
 def open_standard(
     config: RunConfig, namespace: Namespace, outputs: tuple[OutputStream, OutputStream]
 ) -> DescriptorTable:
-    """Makes the standard streams and the directories that are open from the start.
+    """Make the standard streams and the directories that are open from the start.
 
     Raises:
         NamespaceError: The namespace has no directory where a preopen names one.
@@ -150,7 +150,7 @@ def _found(namespace: Namespace, path: str) -> FsNode:
     try:
         node = find(node, path.strip("/") or ".")
     except FsError as error:
-        raise NamespaceError(f"{path} can not be open from the start: {error}") from error
+        raise NamespaceError(f"{path} cannot be open from the start: {error}") from error
     if node.kind is not DIRECTORY:
-        raise NamespaceError(f"{path} can not be open from the start: it is no directory")
+        raise NamespaceError(f"{path} cannot be open from the start: it is no directory")
     return node

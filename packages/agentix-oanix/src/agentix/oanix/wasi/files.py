@@ -19,11 +19,11 @@ WHENCE_SET, WHENCE_CUR, WHENCE_END = 0, 1, 2
 class FileCalls(WasiProcess):
     """Functions on open files; each takes the numbers that the program passed.
 
-    They give 0 or raise `FsError` with the number that the program gets.
+    They return 0 or raise `FsError` with the number that the program gets.
     """
 
     def fd_read(self, fd: int, iovs: int, count: int, out: int) -> int:
-        """Reads from the position, and moves it."""
+        """Read from the position, and move it."""
         found, handle = self.data(fd, Rights.FD_READ)
         buffers = self.vectors(iovs, count)
         if out + 4 > self.size:
@@ -45,7 +45,7 @@ class FileCalls(WasiProcess):
         return handle.read(buffer, 0)
 
     def _await(self, found: Descriptor, handle: Handle, writing: bool) -> None:
-        """Waits until a stream goes on."""
+        """Wait until a stream goes on."""
         if handle.ready(writing):
             return
         if found.flags & FdFlags.NONBLOCK:
@@ -53,7 +53,7 @@ class FileCalls(WasiProcess):
         self.wait([(handle, writing)], None)
 
     def fd_pread(self, fd: int, iovs: int, count: int, offset: int, out: int) -> int:
-        """Reads from an offset."""
+        """Read from an offset."""
         found, handle = self.data(fd, Rights.FD_READ)
         _check_seekable(found)
         if offset >= MAX_SIZE:
@@ -67,7 +67,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_write(self, fd: int, iovs: int, count: int, out: int) -> int:
-        """Writes at the position, or at the end of a file opened to append."""
+        """Write at the position, or at the end of a file opened to append."""
         found, handle = self.data(fd, Rights.FD_WRITE)
         buffers = self.vectors(iovs, count)
         if out + 4 > self.size:
@@ -106,7 +106,7 @@ class FileCalls(WasiProcess):
             handle.sync()
 
     def fd_pwrite(self, fd: int, iovs: int, count: int, offset: int, out: int) -> int:
-        """Writes at an offset, also in a file opened to append."""
+        """Write at an offset, also in a file opened to append."""
         found, handle = self.data(fd, Rights.FD_WRITE)
         _check_seekable(found)
         buffers = self.vectors(iovs, count)
@@ -124,7 +124,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_seek(self, fd: int, offset: int, whence: int, out: int) -> int:
-        """Moves the position, and gives the new one."""
+        """Move the position, and return the new one."""
         found = self._positioned(fd)
         asking = offset == 0 and whence == WHENCE_CUR
         if not found.base & Rights.FD_SEEK and not (asking and found.base & Rights.FD_TELL):
@@ -144,7 +144,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_tell(self, fd: int, out: int) -> int:
-        """Gives the position."""
+        """Return the position."""
         found = self._positioned(fd)
         if not found.base & Rights.FD_TELL:
             raise FsError(f"{fd} lacks a right", Code.NOTCAPABLE)
@@ -159,28 +159,28 @@ class FileCalls(WasiProcess):
         return found
 
     def fd_close(self, fd: int) -> int:
-        """Gives a file back."""
+        """Close a file."""
         if fd not in self.files:
             raise FsError(f"{fd} is not open", Code.BADF)
         self.close(self.files.free(fd))
         return 0
 
     def fd_sync(self, fd: int) -> int:
-        """Makes what was written lasting."""
+        """Make what was written lasting."""
         found = self.descriptor(fd, Rights.FD_SYNC)
         if found.handle is not None:
             found.handle.sync()
         return 0
 
     def fd_datasync(self, fd: int) -> int:
-        """Makes what was written lasting."""
+        """Make what was written lasting."""
         found = self.descriptor(fd, Rights.FD_DATASYNC)
         if found.handle is not None:
             found.handle.sync()
         return 0
 
     def fd_advise(self, fd: int, offset: int, length: int, advice: int) -> int:
-        """Takes advice, and does nothing with it."""
+        """Take advice, and do nothing with it."""
         found = self.descriptor(fd)
         if found.handle is None:
             raise FsError(f"{fd} is a directory", Code.BADF)
@@ -193,7 +193,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_allocate(self, fd: int, offset: int, length: int) -> int:
-        """Makes a file at least as big as the end of a range."""
+        """Make a file at least as big as the end of a range."""
         handle = self.content(fd, Rights.FD_ALLOCATE)
         if length == 0 or offset >= MAX_SIZE or length >= MAX_SIZE:
             raise FsError("the range is empty or negative", Code.INVAL)
@@ -205,7 +205,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_fdstat_get(self, fd: int, out: int) -> int:
-        """Tells type, flags and rights of a descriptor."""
+        """Return type, flags and rights of a descriptor."""
         found = self.descriptor(fd)
         if out + 24 > self.size:
             self.reach(out + 24)
@@ -215,7 +215,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_fdstat_set_flags(self, fd: int, flags: int) -> int:
-        """Sets a descriptor's flags."""
+        """Set a descriptor's flags."""
         found = self.descriptor(fd, Rights.FD_FDSTAT_SET_FLAGS)
         if flags & ~FdFlags.ALL:
             raise FsError("no such flag", Code.INVAL)
@@ -223,7 +223,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_fdstat_set_rights(self, fd: int, base: int, inheriting: int) -> int:
-        """Drops rights; they can not be had back."""
+        """Drop rights; they cannot be had back."""
         found = self.descriptor(fd)
         base, inheriting = base & abi.ALL_RIGHTS, inheriting & abi.ALL_RIGHTS
         if base & ~found.base or inheriting & ~found.inheriting:
@@ -232,7 +232,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_filestat_get(self, fd: int, out: int) -> int:
-        """Tells what is known about an open file."""
+        """Return what is known about an open file."""
         found = self.descriptor(fd, Rights.FD_FILESTAT_GET)
         node = found.node
         if node is None:
@@ -244,7 +244,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_filestat_set_size(self, fd: int, size: int) -> int:
-        """Cuts a file, or fills it up with zeros."""
+        """Cut a file, or fill it up with zeros."""
         handle = self.content(fd, Rights.FD_FILESTAT_SET_SIZE)
         if not self.files[fd].base & Rights.FD_WRITE:
             raise FsError(f"{fd} was not opened for writing", Code.INVAL)
@@ -255,7 +255,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_filestat_set_times(self, fd: int, accessed: int, modified: int, flags: int) -> int:
-        """Sets an open file's times."""
+        """Set an open file's times."""
         found = self.descriptor(fd, Rights.FD_FILESTAT_SET_TIMES)
         wanted = times(accessed, modified, flags)
         if found.node is None:
@@ -265,7 +265,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_prestat_get(self, fd: int, out: int) -> int:
-        """Tells that a descriptor was open from the start, and how long its name is."""
+        """Return how long the name is of a descriptor that was open from the start."""
         name = self.descriptor(fd).preopen
         if name is None:
             raise FsError(f"{fd} was not open from the start", Code.BADF)
@@ -275,7 +275,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_prestat_dir_name(self, fd: int, out: int, length: int) -> int:
-        """Gives the name of a directory that was open from the start."""
+        """Return the name of a directory that was open from the start."""
         name = self.descriptor(fd).preopen
         if name is None:
             raise FsError(f"{fd} was not open from the start", Code.BADF)
@@ -285,7 +285,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_readdir(self, fd: int, buffer: int, length: int, cookie: int, out: int) -> int:
-        """Lists a directory; what is listed is that of the moment when cookie 0 was asked."""
+        """List a directory; what is listed is that of the moment when cookie 0 was asked."""
         found = self.directory(fd, Rights.FD_READDIR)
         target = self.span(buffer, length)
         if out + 4 > self.size:
@@ -304,7 +304,7 @@ class FileCalls(WasiProcess):
         return 0
 
     def fd_renumber(self, fd: int, to: int) -> int:
-        """Moves a descriptor to the number of another one, which is closed.
+        """Move a descriptor to the number of another one, which is closed.
 
         The numbers 0 to 2 may be free: programs emulate dup2 so after closing a standard stream.
         """
@@ -321,7 +321,7 @@ class FileCalls(WasiProcess):
 
 
 def _entries(listing: list[NodeEntry], ino: int, cookie: int) -> Iterator[bytes]:
-    """Gives the entries from a cookie on as they lie in memory; the first two are `.` and `..`."""
+    """Yield the entries from a cookie on as they lie in memory; the first two are `.` and `..`."""
     own = [NodeEntry(".", Kind.DIRECTORY, ino), NodeEntry("..", Kind.DIRECTORY, ino)]
     for place in range(cookie, len(listing) + 2):
         entry = own[place] if place < 2 else listing[place - 2]
@@ -330,7 +330,7 @@ def _entries(listing: list[NodeEntry], ino: int, cookie: int) -> Iterator[bytes]
 
 
 def times(accessed: int, modified: int, flags: int) -> tuple[int | None, int | None]:
-    """Gives the times that a call sets, in nanoseconds since 1970.
+    """Return the times that a call sets, in nanoseconds since 1970.
 
     Raises:
         FsError: INVAL: a time is to be a given one and the current one at once.

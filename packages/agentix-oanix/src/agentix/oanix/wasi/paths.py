@@ -25,20 +25,20 @@ OPEN_FLAGS = {
 
 
 class PathCalls(WasiProcess):
-    """Functions on paths, each beneath an open directory that the path can not leave.
+    """Functions on paths, each beneath an open directory that the path cannot leave.
 
-    They give 0 or raise `FsError` with the number that the program gets.
+    They return 0 or raise `FsError` with the number that the program gets.
     """
 
     def _place(self, fd: int, rights: int, path: int, length: int) -> ResolvedPath:
-        """Gives the name that a path ends in, its symbolic link not followed."""
+        """Return the name that a path ends in, its symbolic link not followed."""
         return entry(self.base(fd, rights), self.text(path, length))
 
     def _changed(self, fd: int, path: str) -> None:
         self.written.add(f"{self.files[fd].full_path()}/{path.strip('/')}")
 
     def path_create_directory(self, fd: int, path: int, length: int) -> int:
-        """Makes a directory."""
+        """Make a directory."""
         name = self.text(path, length)
         place = entry(self.base(fd, Rights.PATH_CREATE_DIRECTORY), name.rstrip("/") or name)
         if place.node is not None:
@@ -47,7 +47,7 @@ class PathCalls(WasiProcess):
         return 0
 
     def path_filestat_get(self, fd: int, flags: int, path: int, length: int, out: int) -> int:
-        """Tells what is known about the file at a path."""
+        """Return what is known about the file at a path."""
         base = self.base(fd, Rights.PATH_FILESTAT_GET)
         self.put_stat(out, find(base, self.text(path, length), flags & FOLLOW != 0))
         return 0
@@ -55,7 +55,7 @@ class PathCalls(WasiProcess):
     def path_filestat_set_times(
         self, fd: int, lookup: int, path: int, length: int, accessed: int, modified: int, flags: int
     ) -> int:
-        """Sets the times of the file at a path."""
+        """Set the times of the file at a path."""
         base = self.base(fd, Rights.PATH_FILESTAT_SET_TIMES)
         wanted = times(accessed, modified, flags)
         find(base, self.text(path, length), bool(lookup & FOLLOW)).set_times(*wanted)
@@ -71,7 +71,7 @@ class PathCalls(WasiProcess):
         new_path: int,
         new_length: int,
     ) -> int:
-        """Gives a file another name; a symbolic link is not followed."""
+        """Add a name for a file; a symbolic link is not followed."""
         if flags & FOLLOW:
             raise FsError("symbolic links are not followed here", Code.INVAL)
         source = self._place(fd, Rights.PATH_LINK_SOURCE, path, length)
@@ -92,7 +92,7 @@ class PathCalls(WasiProcess):
         flags: int,
         out: int,
     ) -> int:
-        """Opens, or makes and opens, the file at a path."""
+        """Open, or make and open, the file at a path."""
         directory = self.directory(fd, Rights.PATH_OPEN)
         if flags & ~FdFlags.ALL or oflags & ~15:
             raise FsError("no such flag", Code.INVAL)
@@ -128,7 +128,7 @@ class PathCalls(WasiProcess):
     def path_readlink(
         self, fd: int, path: int, length: int, buffer: int, size: int, out: int
     ) -> int:
-        """Gives the path that a symbolic link holds, as much of it as fits."""
+        """Return the path that a symbolic link holds, as much of it as fits."""
         node = find(self.base(fd, Rights.PATH_READLINK), self.text(path, length), follow=False)
         target = node.readlink().encode()[:size]
         self.span(buffer, len(target))[:] = target
@@ -136,7 +136,7 @@ class PathCalls(WasiProcess):
         return 0
 
     def path_remove_directory(self, fd: int, path: int, length: int) -> int:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
         place = self._place(fd, Rights.PATH_REMOVE_DIRECTORY, path, length)
         _named(place).rmdir(place.name)
         return 0
@@ -144,7 +144,7 @@ class PathCalls(WasiProcess):
     def path_rename(
         self, fd: int, path: int, length: int, new_fd: int, new_path: int, new_length: int
     ) -> int:
-        """Moves a file or a directory, replacing what the new path names."""
+        """Move a file or a directory, replacing what the new path names."""
         source = self._place(fd, Rights.PATH_RENAME_SOURCE, path, length)
         target = self._place(new_fd, Rights.PATH_RENAME_TARGET, new_path, new_length)
         move(source, target)
@@ -152,7 +152,7 @@ class PathCalls(WasiProcess):
         return 0
 
     def path_symlink(self, target: int, target_length: int, fd: int, path: int, length: int) -> int:
-        """Makes a symbolic link; one to an absolute path would lead out, and is refused."""
+        """Make a symbolic link; one to an absolute path would lead out, and is refused."""
         held = self.text(target, target_length)
         if held.startswith("/"):
             raise FsError("the target is absolute", Code.NOTCAPABLE)
@@ -168,7 +168,7 @@ class PathCalls(WasiProcess):
         return 0
 
     def path_unlink_file(self, fd: int, path: int, length: int) -> int:
-        """Removes a name that is not a directory's."""
+        """Remove a name that is not a directory's."""
         place = self._place(fd, Rights.PATH_UNLINK_FILE, path, length)
         if place.node is not None and place.node.kind is Kind.DIRECTORY:
             raise NotAFileError(place.name)
@@ -177,7 +177,7 @@ class PathCalls(WasiProcess):
 
 
 def _named(place: ResolvedPath) -> FsNode:
-    """Gives the directory of a name that is there and can be taken away."""
+    """Return the directory of a name that is there and can be taken away."""
     if place.node is None:
         raise NoSuchFileError(place.name)
     if not place.name:
@@ -187,7 +187,7 @@ def _named(place: ResolvedPath) -> FsNode:
 
 
 def _make(directory: Descriptor, place: ResolvedPath, oflags: int) -> FsNode:
-    """Makes the missing file that a walk ended at."""
+    """Make the missing file that a walk ended at."""
     if not oflags & OFlags.CREAT:
         raise NoSuchFileError(place.name)
     if not directory.base & Rights.PATH_CREATE_FILE:
@@ -196,7 +196,7 @@ def _make(directory: Descriptor, place: ResolvedPath, oflags: int) -> FsNode:
 
 
 def _open_directory(directory: Descriptor, node: FsNode, oflags: int, base: int) -> Descriptor:
-    """Opens a directory with all rights that it inherits: programs ask for fewer than they use."""
+    """Open a directory with all rights that it inherits: programs ask for fewer than they use."""
     if base & Rights.FD_WRITE or oflags & (OFlags.TRUNC | OFlags.CREAT):
         raise NotAFileError("a directory is not written")
     opened = Descriptor.directory(node.hold(), "", directory.inheriting)

@@ -25,23 +25,23 @@ MAX_SUBSCRIPTIONS = 4096
 class SystemCalls(WasiProcess):
     """Functions that work on no file.
 
-    They give 0 or raise `FsError` with the number that the program gets.
+    They return 0 or raise `FsError` with the number that the program gets.
     """
 
     def args_get(self, pointers: int, buffer: int) -> int:
-        """Writes the arguments."""
+        """Write the arguments."""
         return self._put_strings(self.arguments(), pointers, buffer)
 
     def args_sizes_get(self, count: int, size: int) -> int:
-        """Gives the number of the arguments, and their bytes with the zero after each."""
+        """Return the number of the arguments, and their bytes with the zero after each."""
         return self._put_sizes(self.arguments(), count, size)
 
     def environ_get(self, pointers: int, buffer: int) -> int:
-        """Writes the environment."""
+        """Write the environment."""
         return self._put_strings(self.environment(), pointers, buffer)
 
     def environ_sizes_get(self, count: int, size: int) -> int:
-        """Gives the number of the variables, and their bytes with the zero after each."""
+        """Return the number of the variables, and their bytes with the zero after each."""
         return self._put_sizes(self.environment(), count, size)
 
     def _put_strings(self, strings: Sequence[bytes], pointers: int, buffer: int) -> int:
@@ -60,7 +60,7 @@ class SystemCalls(WasiProcess):
         return 0
 
     def clock_res_get(self, clock_id: int, out: int) -> int:
-        """Gives a clock's resolution in nanoseconds."""
+        """Return a clock's resolution in nanoseconds."""
         if clock_id > THREAD_CPU:
             raise FsError(f"there is no clock {clock_id}", Code.INVAL)
         virtual = self.virtual is not None
@@ -68,7 +68,7 @@ class SystemCalls(WasiProcess):
         return 0
 
     def clock_time_get(self, clock_id: int, precision: int, out: int) -> int:
-        """Gives a clock's time in nanoseconds."""
+        """Return a clock's time in nanoseconds."""
         now = self.time(clock_id)
         if out + 8 > self.size:
             self.reach(out + 8)
@@ -76,7 +76,7 @@ class SystemCalls(WasiProcess):
         return 0
 
     def time(self, clock_id: int) -> int:
-        """Gives a clock's time in nanoseconds; those of the processor count from the start."""
+        """Return a clock's time in nanoseconds; those of the processor count from the start."""
         virtual = self.virtual
         if clock_id == REALTIME:
             return time.time_ns() if virtual is None else virtual.realtime()
@@ -87,7 +87,7 @@ class SystemCalls(WasiProcess):
         return time.monotonic_ns() - self.started
 
     def random_get(self, buffer: int, length: int) -> int:
-        """Writes random bytes."""
+        """Write random bytes."""
         target = self.span(buffer, length)
         for start in range(0, length, RANDOM_PIECE):
             piece = target[start : start + RANDOM_PIECE]
@@ -95,35 +95,35 @@ class SystemCalls(WasiProcess):
         return 0
 
     def sched_yield(self) -> int:
-        """Lets others run; there is nobody else in the program."""
+        """Let others run; there is nobody else in the program."""
         return 0
 
     def proc_exit(self, code: int) -> int:
-        """Ends the run with a code; it is passed on as it is, so far as it fits a byte."""
+        """End the run with a code; it is passed on as it is, so far as it fits a byte."""
         self.exit(code)
         return 0
 
     def proc_raise(self, signal: int) -> int:
-        """Ends the run as the signal would, with 128 and its number."""
+        """End the run as the signal would, with 128 and its number."""
         self.exit(128 + (signal & 127))
         return 0
 
     def sock_accept(self, fd: int, flags: int, out: int) -> int:
-        """Refuses: no file here is a socket."""
+        """Refuse: no file here is a socket."""
         return self._no_socket(fd)
 
     def sock_recv(
         self, fd: int, data: int, count: int, flags: int, out: int, out_flags: int
     ) -> int:
-        """Refuses: no file here is a socket."""
+        """Refuse: no file here is a socket."""
         return self._no_socket(fd)
 
     def sock_send(self, fd: int, data: int, count: int, flags: int, out: int) -> int:
-        """Refuses: no file here is a socket."""
+        """Refuse: no file here is a socket."""
         return self._no_socket(fd)
 
     def sock_shutdown(self, fd: int, how: int) -> int:
-        """Refuses: no file here is a socket."""
+        """Refuse: no file here is a socket."""
         return self._no_socket(fd)
 
     def _no_socket(self, fd: int) -> int:
@@ -153,7 +153,7 @@ class PollCalls(SystemCalls):
     """The function that waits."""
 
     def poll_oneoff(self, subscriptions: int, events: int, count: int, out: int) -> int:
-        """Waits until at least one of several things happens, and tells which did."""
+        """Wait until at least one of several things happens, and return which did."""
         if count == 0 or count > MAX_SUBSCRIPTIONS:
             raise FsError(f"{count} subscriptions", Code.INVAL)
         self.span(events, 32 * count)

@@ -47,7 +47,7 @@ class WasiProcess:
         self.written: set[str] = set()
 
     def begin(self, config: RunConfig, namespace: Namespace) -> None:
-        """Starts a run with nothing left of the one before."""
+        """Start a run with nothing left of the one before."""
         self.config = config
         self.namespace = namespace
         self.outputs = self.stop = None
@@ -61,10 +61,10 @@ class WasiProcess:
             self.virtual, self.random = None, entropy.ENTROPY.get()
 
     def bind(self, remap: Callable[[], memoryview]) -> None:
-        """Takes up the program's memory; the first call of a run needs it.
+        """Take up the program's memory; the first call of a run needs it.
 
         Args:
-            remap: Gives a view of the program's memory as it is now.
+            remap: Returns a view of the program's memory as it is now.
         """
         self.files = Unopened(self._open)
         self.remap = remap
@@ -72,7 +72,7 @@ class WasiProcess:
         self.size = len(self.memory)
 
     def _open(self) -> DescriptorTable:
-        """Opens the standard streams and the first directories."""
+        """Open the standard streams and the first directories."""
         config = self.config
         self.written = set()
         self.outputs = (
@@ -83,7 +83,7 @@ class WasiProcess:
         return self.files
 
     def end(self) -> None:
-        """Gives all open files back; the first error of a close is raised at the end."""
+        """Close all open files; the first error of a close is raised at the end."""
         if self.size < 0:
             return
         self.memory, self.size, self.remap = NO_MEMORY, -1, _no_memory
@@ -95,7 +95,7 @@ class WasiProcess:
         self.files = DescriptorTable()
 
     def close(self, descriptor: Descriptor) -> None:
-        """Gives an open file back.
+        """Close an open file.
 
         Raises:
             FsError: The service refuses what was written, so that the file was not changed.
@@ -111,7 +111,7 @@ class WasiProcess:
             raise
 
     def failed(self, error: BaseException) -> int | None:
-        """Gives the error number that a call's failure is to the program.
+        """Return the error number that a call's failure is to the program.
 
         What is no failure of the call but the end of the run is noted, and has no number.
         """
@@ -126,15 +126,15 @@ class WasiProcess:
         return None
 
     def arguments(self) -> list[bytes]:
-        """Gives the program's name and its arguments."""
+        """Return the program's name and its arguments."""
         return [argument.encode() for argument in self.config.arguments]
 
     def environment(self) -> list[bytes]:
-        """Gives the environment variables, each with its value."""
+        """Return the environment variables, each with its value."""
         return [f"{key}={value}".encode() for key, value in self.config.environment.items()]
 
     def reach(self, end: int) -> None:
-        """Makes sure that memory has bytes up to an address, which may have grown meanwhile.
+        """Make sure that memory has bytes up to an address, which may have grown meanwhile.
 
         Raises:
             FsError: FAULT: it has not.
@@ -146,26 +146,26 @@ class WasiProcess:
                 raise FsError(f"address {end} is beyond {self.size}", Code.FAULT)
 
     def put_u32(self, address: int, value: int) -> None:
-        """Writes a 32-bit number to memory."""
+        """Write a 32-bit number to memory."""
         if address + 4 > self.size:
             self.reach(address + 4)
         abi.U32.pack_into(self.memory, address, value)
 
     def put_u64(self, address: int, value: int) -> None:
-        """Writes a 64-bit number to memory."""
+        """Write a 64-bit number to memory."""
         if address + 8 > self.size:
             self.reach(address + 8)
         abi.U64.pack_into(self.memory, address, value)
 
     def span(self, address: int, count: int) -> memoryview:
-        """Gives a view of a piece of memory; valid until the program goes on."""
+        """Return a view of a piece of memory; valid until the program goes on."""
         end = address + count
         if end > self.size:
             self.reach(end)
         return self.memory[address:end]
 
     def text(self, address: int, count: int) -> str:
-        """Reads a path.
+        """Read a path.
 
         Raises:
             FsError: ILSEQ: it is not UTF-8. NAMETOOLONG: it is over 4096 bytes.
@@ -181,7 +181,7 @@ class WasiProcess:
             raise FsError("the path is not UTF-8", Code.ILSEQ) from None
 
     def vectors(self, address: int, count: int) -> list[memoryview]:
-        """Gives views of the pieces of memory that an array of vectors names."""
+        """Return views of the pieces of memory that an array of vectors names."""
         if count > MAX_VECTORS:
             raise FsError("too many vectors", Code.INVAL)
         if address + 8 * count > self.size:
@@ -197,7 +197,7 @@ class WasiProcess:
         return spans
 
     def descriptor(self, number: int, rights: int = 0) -> Descriptor:
-        """Gives an open file that has all of some rights.
+        """Return an open file that has all of some rights.
 
         Raises:
             FsError: BADF: there is none of that number. NOTCAPABLE: it lacks a right.
@@ -210,7 +210,7 @@ class WasiProcess:
         return found
 
     def data(self, number: int, right: int) -> tuple[Descriptor, Handle]:
-        """Gives an open file that is not a directory, for reading or writing.
+        """Return an open file that is not a directory, for reading or writing.
 
         Raises:
             FsError: BADF: there is none, or it was not opened for this. ISDIR: a directory.
@@ -226,7 +226,7 @@ class WasiProcess:
         return found, handle
 
     def content(self, number: int, right: int) -> Handle:
-        """Gives an open file that is not a directory and has a right.
+        """Return an open file that is not a directory and has a right.
 
         Raises:
             FsError: BADF: there is none, or a directory. NOTCAPABLE: it lacks the right.
@@ -239,7 +239,7 @@ class WasiProcess:
         return found.handle
 
     def base(self, number: int, rights: int) -> FsNode:
-        """Gives an open directory that has all of some rights, for a path to start from."""
+        """Return an open directory that has all of some rights, for a path to start from."""
         found = self.files.get(number)
         if found is None or found.node is None or found.handle or rights & ~found.base:
             found = self.directory(number, rights)
@@ -247,7 +247,7 @@ class WasiProcess:
         return found.node
 
     def directory(self, number: int, rights: int) -> Descriptor:
-        """Gives an open directory that has all of some rights.
+        """Return an open directory that has all of some rights.
 
         Raises:
             FsError: BADF: there is none of that number. NOTDIR: it is not a directory.
@@ -263,7 +263,7 @@ class WasiProcess:
         return found
 
     def put_stat(self, address: int, node: FsNode, known: Stat | None = None) -> None:
-        """Writes what is known about a file to memory."""
+        """Write what is known about a file to memory."""
         if address + 64 > self.size:
             self.reach(address + 64)
         kind, ino, size, links, accessed, modified, changed = known or node.stat()
@@ -276,13 +276,13 @@ class WasiProcess:
         )
 
     def note_written(self, descriptor: Descriptor) -> None:
-        """Remembers that a file was changed."""
+        """Remember that a file was changed."""
         descriptor.dirty = True
         if descriptor.node is not None:
             self.written.add(descriptor.full_path())
 
     def count_output(self, handle: Handle, count: int) -> None:
-        """Counts bytes of standard output and error.
+        """Count bytes of standard output and error.
 
         Raises:
             Halt: They are more than the run may write.
@@ -294,7 +294,7 @@ class WasiProcess:
                 raise Halt(Reason.OUTPUT, f"more than {limit} bytes of output")
 
     def check_stopped(self) -> None:
-        """Stops the run where it was cancelled or its time is over.
+        """Stop the run where it was cancelled or its time is over.
 
         Raises:
             Halt: It is.
@@ -307,7 +307,7 @@ class WasiProcess:
             raise Halt(Reason.TIMEOUT, "the time is over")
 
     def wait(self, handles: Sequence[tuple[Handle, bool]], until: float | None) -> None:
-        """Waits until a file is ready, or until a time of the monotonic clock.
+        """Wait until a file is ready, or until a time of the monotonic clock.
 
         Args:
             handles: Files, each with whether writing is meant.
@@ -335,7 +335,7 @@ class WasiProcess:
                 step()
 
     def exit(self, code: int) -> None:
-        """Ends the run.
+        """End the run.
 
         Raises:
             Exit: Always.

@@ -49,7 +49,7 @@ RESULTS: Mapping[str, Sequence[tuple[int, int]]] = {
 
 
 def inputs(process: WasiProcess, name: str, arguments: Sequence[int]) -> bytes:
-    """Gives what a call reads from memory; nothing where it reads beyond it."""
+    """Return what a call reads from memory; nothing where it reads beyond it."""
     try:
         if name in ("fd_write", "fd_pwrite"):
             return b"".join(process.vectors(arguments[1], arguments[2]))
@@ -62,14 +62,14 @@ def inputs(process: WasiProcess, name: str, arguments: Sequence[int]) -> bytes:
 
 
 def outputs(process: WasiProcess, name: str, arguments: Sequence[int]) -> list[tuple[int, bytes]]:
-    """Gives what a call that succeeded has written to memory."""
+    """Return what a call that succeeded has written to memory."""
     regions = [(arguments[place], count) for place, count in RESULTS.get(name, ())]
     regions += _contents(process, name, arguments)
     return [(address, bytes(process.span(address, count))) for address, count in regions if count]
 
 
 def _contents(process: WasiProcess, name: str, arguments: Sequence[int]) -> list[Region]:
-    """Gives the regions whose size depends on the call."""
+    """Return the regions whose size depends on the call."""
     match name:
         case "args_get":
             return _strings(process.arguments(), arguments)
@@ -98,7 +98,7 @@ def _strings(strings: Sequence[bytes], arguments: Sequence[int]) -> list[Region]
 
 
 def _vectors(process: WasiProcess, arguments: Sequence[int], total: int) -> list[Region]:
-    """Gives the parts of the vectors that were filled."""
+    """Return the parts of the vectors that were filled."""
     found = []
     for place in range(arguments[2]):
         vector = process.span(arguments[1] + 8 * place, 8)

@@ -160,7 +160,7 @@ class WasiRunner:
     Args:
         engine: The engine whose modules are run.
         process: The functions and their state.
-        wrap: Is given each function with its name, and gives the one that is called.
+        wrap: Is given each function with its name, and returns the one that is called.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class WasiRunner:
     def _callback(
         self, signature: str, function: Callable[..., int]
     ) -> Callable[[int, int, int, int], int]:
-        """Makes the C function: it unpacks the slots, calls, and puts the result into the first."""
+        """Make the C function: it unpacks the slots, calls, and puts the result into the first."""
         process, mapping = self.process, self._mapping
         unpack = Struct("<" + "".join(SLOT[letter] for letter in signature)).unpack_from
         slots_type = ctypes.c_ubyte * (16 * max(1, len(signature)))
@@ -275,7 +275,7 @@ class WasiRunner:
         return callback
 
     def _at_epoch(self, context: int, data: int, delta: Any, kind: int) -> int:
-        """Looks, once a tick, whether the run is to stop."""
+        """Look, once a tick, whether the run is to stop."""
         try:
             self.process.check_stopped()
         except Halt as halt:
@@ -288,7 +288,7 @@ class WasiRunner:
 def _views(
     views: dict[int, tuple[memoryview, memoryview]], slots_type: Any, slots: int
 ) -> tuple[memoryview, memoryview]:
-    """Makes views of the slots at an address; wasmtime uses few addresses again and again."""
+    """Make views of the slots at an address; wasmtime uses few addresses again and again."""
     if len(views) >= MAX_VIEWS:
         views.clear()
     raw = memoryview(slots_type.from_address(slots)).cast("B")
@@ -307,7 +307,7 @@ class Mapping:
         self._views: dict[tuple[int, int], memoryview] = {}
 
     def take(self, caller: int) -> None:
-        """Finds the memory of the program that calls, which may have none."""
+        """Find the memory of the program that calls, which may have none."""
         address = _pointer(caller)
         found = caller_export(address, *MEMORY, self._export_place)
         if found and _kind(self._export) == ffi.WASMTIME_EXTERN_MEMORY.value:
@@ -316,7 +316,7 @@ class Mapping:
             self._context = None
 
     def remap(self) -> memoryview:
-        """Gives a view of the whole memory; a pool has its memories at few addresses."""
+        """Return a view of the whole memory; a pool has its memories at few addresses."""
         if self._context is None:
             return NO_MEMORY
         size = memory_size(self._context, self._memory_place)

@@ -24,7 +24,7 @@ class InputBytes(Handle):
         self._at = 0
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads the next bytes."""
+        """Read the next bytes."""
         part = self._data[self._at : self._at + len(buffer)]
         buffer[: len(part)] = part
         self._at += len(part)
@@ -52,7 +52,7 @@ class OutputStream(Handle):
         self.total = 0
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Takes everything."""
+        """Accept everything."""
         count = len(data)
         room = self._keep - len(self.data)
         self.data += data if room >= count else data[:room]
@@ -62,7 +62,7 @@ class OutputStream(Handle):
         return count
 
     def append(self, data: memoryview) -> int:
-        """Takes everything."""
+        """Accept everything."""
         return self.write(data, 0)
 
 
@@ -84,7 +84,7 @@ class StreamPipe(Handle):
         self._watchers: list[Callable[[], None]] = []
 
     def send(self, data: bytes, timeout: float | None = None) -> None:
-        """Writes from the host's side, waiting for room.
+        """Write from the host's side, waiting for room.
 
         Raises:
             BrokenPipeError: The pipe is closed.
@@ -99,7 +99,7 @@ class StreamPipe(Handle):
         self._wake()
 
     def receive(self, timeout: float | None = None) -> bytes:
-        """Reads a piece from the host's side, waiting for one; empty at the end.
+        """Read a piece from the host's side, waiting for one; empty at the end.
 
         Raises:
             TimeoutError: Nothing came in `timeout` seconds.
@@ -114,14 +114,14 @@ class StreamPipe(Handle):
         return data
 
     def finish(self) -> None:
-        """Ends the stream: what waits is read, and then the end."""
+        """End the stream: what waits is read, and then the end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._wake()
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Reads what waits, without waiting for more."""
+        """Read what waits, without waiting for more."""
         with self._changed:
             if not self._chunks:
                 return 0
@@ -136,7 +136,7 @@ class StreamPipe(Handle):
         return count
 
     def write(self, data: memoryview, offset: int) -> int:
-        """Writes from the program's side."""
+        """Write from the program's side."""
         with self._changed:
             if self._closed:
                 raise FsError("the pipe is closed", Code.PIPE)
@@ -145,16 +145,16 @@ class StreamPipe(Handle):
         return len(data)
 
     def append(self, data: memoryview) -> int:
-        """Writes from the program's side."""
+        """Write from the program's side."""
         return self.write(data, 0)
 
     def ready(self, writing: bool) -> bool:
-        """Tells whether reading, or writing, would go on without waiting."""
+        """Return whether reading, or writing, would go on without waiting."""
         with self._changed:
             return self._has_room() if writing else bool(self._chunks) or self._closed
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Has `wake` called at every change."""
+        """Call `wake` at every change."""
         self._watchers.append(wake)
         return lambda: self._watchers.remove(wake)
 
