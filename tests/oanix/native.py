@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 import wasmtime
 
-from agentix.oanix.cache import ModuleCache
 from agentix.oanix.engine import Profile, make_engine
+from agentix.oanix.program import ModuleCache
 from tests.oanix.programs import CACHE
 
 __all__ = ["Native"]

@@ -2,13 +2,12 @@
 
 from agentix.oanix.environment import OanixEnv
 from agentix.oanix.fs.device import DeviceFs
-from agentix.oanix.fs.fixed import MapFs
+from agentix.oanix.fs.fixed import MapFs, TarFs
 from agentix.oanix.fs.function import Function, FunctionFs
 from agentix.oanix.fs.host import WorkspaceFs
 from agentix.oanix.fs.memory import MemFs
 from agentix.oanix.fs.overlay import Change, CowFs
 from agentix.oanix.fs.quota import Quota
-from agentix.oanix.fs.tar import TarFs
 from agentix.oanix.machine import Machine
 from agentix.oanix.namespace import Namespace, NamespaceBuilder, NamespaceSpec
 from agentix.oanix.node import OpenFlags

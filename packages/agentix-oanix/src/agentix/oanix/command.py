@@ -7,8 +7,9 @@ import signal
 import sqlite3
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from agentix.oanix.errors import OanixError, ReplayError
@@ -25,13 +26,17 @@ from agentix.oanix.options import (
 )
 from agentix.oanix.places import keep_program, modules_directory, programs_directory
 from agentix.oanix.program import CompiledProgram
-from agentix.oanix.progress import progress
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.stop import Cancellation, Reason
 from agentix.oanix.trace import Trace
 from agentix.oanix.wasi.stream import StreamPipe
 
-__all__ = ["main"]
+__all__ = [
+    "EVERY",
+    "main",
+    "progress",
+]
+
 
 CHUNK = 1 << 16
 
@@ -194,3 +199,41 @@ def _write(number: int, data: bytes) -> None:
     view = memoryview(data)
     while len(view):
         view = view[os.write(number, view) :]
+
+
+EVERY = 1.0
+"""Seconds before the first word about it, and between two."""
+
+CLEAR = "\r\x1b[K"
+"""Empties a terminal's line (ECMA-48)."""
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Show a text and the seconds so far while the block takes longer than a second.
+
+    It stands on standard error, if that is a terminal, and is gone afterwards.
+
+    Args:
+        text: What takes its time.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_tell, args=(text, done), name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _tell(text: str, done: threading.Event) -> None:
+    seconds = 0
+    while not done.wait(EVERY):
+        seconds += 1
+        print(f"{CLEAR}{text} ... {seconds} s", end="", file=sys.stderr, flush=True)
+    if seconds:
+        print(CLEAR, end="", file=sys.stderr, flush=True)

@@ -12,12 +12,11 @@ from typing import Any
 
 import wasmtime
 
-from agentix.oanix import clock, entropy
-from agentix.oanix.cache import ModuleCache
+from agentix.oanix import determinism
 from agentix.oanix.engine import Profile, Ticker, make_engine
 from agentix.oanix.errors import ModuleError, ReplayError
 from agentix.oanix.namespace import Namespace
-from agentix.oanix.program import CompiledProgram, check_imports, explain
+from agentix.oanix.program import CompiledProgram, ModuleCache, check_imports, explain
 from agentix.oanix.recording import Recorder, Replayer
 from agentix.oanix.run import RunConfig, RunResult
 from agentix.oanix.services.task import RESULT, TaskFs
@@ -244,8 +243,8 @@ def _surrounded(process: WasiProcess, ticker: Ticker) -> Iterator[None]:
         if process.config.watched:
             stack.enter_context(ticker.running())
         if process.virtual is not None:
-            stack.callback(clock.CLOCK.reset, clock.CLOCK.set(process.virtual.stamp))
-            stack.callback(entropy.ENTROPY.reset, entropy.ENTROPY.set(process.random))
+            stack.callback(determinism.CLOCK.reset, determinism.CLOCK.set(process.virtual.stamp))
+            stack.callback(determinism.ENTROPY.reset, determinism.ENTROPY.set(process.random))
         yield
 
 

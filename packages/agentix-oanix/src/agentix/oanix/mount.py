@@ -13,9 +13,7 @@ from agentix.oanix.errors import (
     ReadOnlyError,
 )
 from agentix.oanix.fs.quota import Quota, QuotaNode
-from agentix.oanix.fs.readonly import ReadOnlyNode
-from agentix.oanix.fs.union import UnionNode
-from agentix.oanix.fs.wrapped import PlacedDirectory
+from agentix.oanix.fs.wrapped import PlacedDirectory, ReadOnlyNode, UnionNode
 from agentix.oanix.node import FsNode, Kind, NodeEntry, Stat
 from agentix.oanix.service import FileService
 from agentix.oanix.walk import find

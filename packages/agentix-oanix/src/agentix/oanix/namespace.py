@@ -7,15 +7,25 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agentix.oanix.catalog import SERVICES
 from agentix.oanix.errors import NamespaceError
+from agentix.oanix.fs.device import DeviceFs
+from agentix.oanix.fs.fixed import MapFs, TarFs
+from agentix.oanix.fs.host import WorkspaceFs
+from agentix.oanix.fs.memory import MemFs
 from agentix.oanix.fs.overlay import CowFs
 from agentix.oanix.fs.quota import Quota
 from agentix.oanix.mount import Mode, Mount, MountPoint, split
 from agentix.oanix.node import FsNode
 from agentix.oanix.service import FileService, Spec
+from agentix.oanix.services.logs import LogsFs
+from agentix.oanix.services.task import TaskFs
 
-__all__ = ["Namespace", "NamespaceBuilder", "NamespaceSpec"]
+__all__ = ["SERVICES", "Namespace", "NamespaceBuilder", "NamespaceSpec"]
+
+KINDS = (DeviceFs, LogsFs, MapFs, MemFs, TarFs, TaskFs, WorkspaceFs)
+
+SERVICES: Mapping[str, type[FileService]] = {service.kind: service for service in KINDS}
+"""Classes of services by the `kind` of their specification."""
 
 
 class MountSpec(BaseModel):

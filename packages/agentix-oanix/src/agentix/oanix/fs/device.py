@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from agentix.oanix import entropy
+from agentix.oanix import determinism
 from agentix.oanix.fs.fixed import FixedNode, plant
 from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags
 from agentix.oanix.service import FileService, Spec
@@ -52,7 +52,7 @@ class RandomHandle(NullHandle):
 
     def read(self, buffer: memoryview, offset: int) -> int:
         """Read random bytes without end."""
-        buffer[:] = entropy.ENTROPY.get()(len(buffer))
+        buffer[:] = determinism.ENTROPY.get()(len(buffer))
         return len(buffer)
 
 

@@ -4,7 +4,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from agentix.oanix import clock
+from agentix.oanix import determinism
 from agentix.oanix.errors import (
     AlreadyExistsError,
     Code,
@@ -117,7 +117,7 @@ class MemoryNode(FsNode):
         self.fs = fs
         self.ino = fs.number()
         self.links = 1
-        self.accessed = self.modified = self.changed = clock.now()
+        self.accessed = self.modified = self.changed = determinism.now()
 
     @property
     def owner(self) -> object:
@@ -146,12 +146,12 @@ class MemoryNode(FsNode):
             self.accessed = accessed
         if modified is not None:
             self.modified = modified
-        self.changed = clock.now()
+        self.changed = determinism.now()
 
     def dropped(self) -> None:
         """Take one name away."""
         self.links -= 1
-        self.changed = clock.now()
+        self.changed = determinism.now()
         if self.links == 0:
             self.fs.forget()
 
@@ -196,7 +196,7 @@ class MemoryFile(MemoryNode):
             self.data.extend(bytes(growth))
         else:
             del self.data[size:]
-        self.modified = self.changed = clock.now()
+        self.modified = self.changed = determinism.now()
 
 
 class MemoryHandle(Handle):
@@ -231,7 +231,7 @@ class MemoryHandle(Handle):
             content += data
         else:
             _overwrite(content, data, offset, size)
-        file.modified = file.changed = clock.now()
+        file.modified = file.changed = determinism.now()
         return count
 
     def size(self) -> int:
@@ -335,7 +335,7 @@ class MemoryDirectory(MemoryNode):
         if node.links == 0:
             raise NoSuchFileError(name)
         node.links += 1
-        node.changed = clock.now()
+        node.changed = determinism.now()
         self.children[name] = node
         self._touch()
 
@@ -385,7 +385,7 @@ class MemoryDirectory(MemoryNode):
         self._moved(node, parent)
 
     def _moved(self, node: MemoryNode, parent: "MemoryDirectory") -> None:
-        node.changed = clock.now()
+        node.changed = determinism.now()
         if isinstance(node, MemoryDirectory):
             node.up = parent
             self.links -= 1
@@ -413,7 +413,7 @@ class MemoryDirectory(MemoryNode):
             raise NoSuchFileError(name)
 
     def _touch(self) -> None:
-        self.modified = self.changed = clock.now()
+        self.modified = self.changed = determinism.now()
 
 
 def _check_replaceable(node: MemoryNode, old: MemoryNode, name: str) -> None:

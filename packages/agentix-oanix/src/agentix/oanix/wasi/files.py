@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from agentix.oanix import clock
+from agentix.oanix import determinism
 from agentix.oanix.errors import Code, FsError
 from agentix.oanix.node import Handle, Kind, NodeEntry
 from agentix.oanix.wasi import abi
@@ -347,7 +347,7 @@ def _time(given: int, is_given: int, is_now: int) -> int | None:
     if is_given and is_now:
         raise FsError("a time is given twice", Code.INVAL)
     if is_now:
-        return clock.now()
+        return determinism.now()
     return given if is_given else None
 
 

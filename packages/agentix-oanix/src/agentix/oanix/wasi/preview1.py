@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentix.oanix import clock
+from agentix.oanix import determinism
 from agentix.oanix.errors import Code, FsError
 from agentix.oanix.node import Handle
 from agentix.oanix.wasi import abi
@@ -64,7 +64,7 @@ class SystemCalls(WasiProcess):
         if clock_id > THREAD_CPU:
             raise FsError(f"there is no clock {clock_id}", Code.INVAL)
         virtual = self.virtual is not None
-        self.put_u64(out, clock.VirtualClock.STEP if virtual else 1)
+        self.put_u64(out, determinism.VirtualClock.STEP if virtual else 1)
         return 0
 
     def clock_time_get(self, clock_id: int, precision: int, out: int) -> int:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from struct import Struct
 
-from agentix.oanix import clock, entropy
+from agentix.oanix import determinism
 from agentix.oanix.errors import Code, FsError, from_os_error
 from agentix.oanix.namespace import Namespace
 from agentix.oanix.node import FsNode, Handle, Stat
@@ -38,8 +38,8 @@ class WasiProcess:
         self.outputs: tuple[OutputStream, OutputStream] | None = None
         self.config = RunConfig()
         self.namespace = Namespace()
-        self.virtual: clock.VirtualClock | None = None
-        self.random: Callable[[int], bytes] = entropy.ENTROPY.get()
+        self.virtual: determinism.VirtualClock | None = None
+        self.random: Callable[[int], bytes] = determinism.ENTROPY.get()
         self.stop: BaseException | None = None
         self.started = 0
         self.deadline: float | None = None
@@ -56,9 +56,9 @@ class WasiProcess:
         timeout = config.timeout
         self.deadline = None if timeout is None else self.started / 1e9 + timeout
         if config.deterministic:
-            self.virtual, self.random = clock.VirtualClock(), entropy.seeded(config.seed)
+            self.virtual, self.random = determinism.VirtualClock(), determinism.seeded(config.seed)
         else:
-            self.virtual, self.random = None, entropy.ENTROPY.get()
+            self.virtual, self.random = None, determinism.ENTROPY.get()
 
     def bind(self, remap: Callable[[], memoryview]) -> None:
         """Take up the program's memory; the first call of a run needs it.

@@ -1,10 +1,20 @@
-"""The clock that services stamp files with: the machine's, or the virtual one of a run."""
+"""The time and the random bytes of a run: the machine's, or its own where it is deterministic."""
 
+import os
+import random
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
 
-__all__ = ["CLOCK", "VIRTUAL_START", "VirtualClock", "now"]
+__all__ = [
+    "CLOCK",
+    "ENTROPY",
+    "VIRTUAL_START",
+    "VirtualClock",
+    "now",
+    "seeded",
+]
+
 
 VIRTUAL_START = 1_577_836_800_000_000_000
 """Where a virtual clock starts: 2020-01-01T00:00:00Z in nanoseconds since 1970."""
@@ -44,3 +54,12 @@ class VirtualClock:
     def visible(self, stamp: int) -> int:
         """Hide a file's stamp that lies in the run's future, as those of the real clock do."""
         return stamp if stamp <= VIRTUAL_START + self.elapsed else VIRTUAL_START
+
+
+ENTROPY: ContextVar[Callable[[int], bytes]] = ContextVar("ENTROPY", default=os.urandom)
+"""Returns a number of random bytes of the calling run."""
+
+
+def seeded(seed: int) -> Callable[[int], bytes]:
+    """Return a source of the same bytes for the same seed; not for secrets."""
+    return random.Random(seed).randbytes  # noqa: S311 - reproducible by intent
