@@ -19,6 +19,19 @@ __all__ = ["OanixEnv"]
 class OanixEnv:
     """An environment that programs run in.
 
+    ```python
+    import asyncio
+
+    from agentix.oanix import OanixEnv, RunConfig, profile
+
+    async def main() -> int:
+        env = OanixEnv(profile.minimal().build())
+        result = await env.run_wasi(b'(module (func (export "_start")))', RunConfig(timeout=10))
+        return result.exit_code
+
+    assert asyncio.run(main()) == 0
+    ```
+
     Args:
         namespace: What the programs see.
         machine: Compiles and runs them; environments may share one.

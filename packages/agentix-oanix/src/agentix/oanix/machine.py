@@ -59,6 +59,18 @@ class EngineRuns:
 class Machine:
     """Compiles programs once and runs them many times.
 
+    ```python
+    from pathlib import Path
+
+    from agentix.oanix import Machine, Namespace, RunConfig
+
+    machine = Machine(cache=Path("modules"))
+    program = machine.load(b'(module (func (export "_start")))')
+    for _ in range(3):
+        result = machine.run(program, Namespace(), RunConfig(timeout=10))
+        assert (result.exit_code, result.reason) == (0, "exit")
+    ```
+
     Args:
         cache: A private directory for compiled programs; `None` keeps them in memory alone.
 

@@ -59,7 +59,16 @@ class QuotaSpec(BaseModel):
 
 
 class NamespaceSpec(BaseModel):
-    """A namespace as JSON."""
+    """A namespace as JSON.
+
+    ```python
+    from agentix.oanix import MapFs, Namespace, NamespaceSpec
+
+    namespace = Namespace.builder().mount("/task", MapFs({"n": b"42"})).build()
+    text = NamespaceSpec.model_validate(namespace.spec()).model_dump_json()
+    assert Namespace.of(NamespaceSpec.model_validate_json(text)).read("/task/n") == b"42"
+    ```
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,6 +84,19 @@ class NamespaceSpec(BaseModel):
 
 class Namespace(FileService):
     """An immutable tree of mounted services, and itself a service that can be mounted.
+
+    ```python
+    from agentix.oanix import MapFs, MemFs, Namespace
+
+    namespace = (
+        Namespace.builder()
+        .mount("/task", MapFs({"word.txt": b"hello"}), readonly=True)
+        .mount("/tmp", MemFs())
+        .build()
+    )
+    namespace.write("/tmp/answer", namespace.read("/task/word.txt"))
+    assert Namespace.from_spec(namespace.spec()).digest == namespace.digest
+    ```
 
     Args:
         mounts: The mounts in their order; `Namespace.builder()` collects them.
@@ -212,7 +234,16 @@ class Namespace(FileService):
 
 
 class NamespaceBuilder:
-    """Collects mounts for a namespace."""
+    """Collects mounts for a namespace.
+
+    ```python
+    from agentix.oanix import MapFs, MemFs, NamespaceBuilder, Quota
+
+    builder = NamespaceBuilder().mount("/etc", MapFs({"hosts": b"127.0.0.1 localhost"}))
+    builder.mount("/tmp", MemFs(), quota=Quota(max_bytes=1 << 20)).bind("/etc/hosts", "/tmp/hosts")
+    assert builder.build().read("/tmp/hosts") == b"127.0.0.1 localhost"
+    ```
+    """
 
     def __init__(self) -> None:
         self._mounts: list[Mount] = []

@@ -63,7 +63,17 @@ class NodeEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenFlags:
-    """How a file is opened."""
+    r"""How a file is opened.
+
+    ```python
+    from agentix.oanix import MemFs, OpenFlags
+
+    files = MemFs({"log": b"one\n"})
+    with files.open("/log", OpenFlags(write=True, append=True)) as log:
+        log.write(b"two\n")
+    assert files.read("/log") == b"one\ntwo\n"
+    ```
+    """
 
     read: bool = True
     """Reading is asked for."""

@@ -20,7 +20,21 @@ LARGEST = 1 << 63
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """What a program is started with, and how much it may use."""
+    """What a program is started with, and how much it may use.
+
+    ```python
+    from agentix.oanix import Machine, Namespace, RunConfig
+
+    config = RunConfig(
+        arguments=("tool", "--verbose"),
+        environment={"LANG": "C.UTF-8"},
+        stdin=b"some input",
+        timeout=10,
+        memory=64 << 20,
+    )
+    assert Machine().run(b'(module (func (export "_start")))', Namespace(), config).exit_code == 0
+    ```
+    """
 
     arguments: Sequence[str] = ("program",)
     """The program's name and its arguments."""
@@ -76,7 +90,15 @@ class RunConfig:
 
 @dataclass(kw_only=True, slots=True)
 class RunResult:
-    """What a run came to; not frozen, which would take a fifth of a short run's time."""
+    """What a run came to; not frozen, which would take a fifth of a short run's time.
+
+    ```python
+    from agentix.oanix import Machine, Namespace
+
+    result = Machine().run(b'(module (func (export "_start") unreachable))', Namespace())
+    assert (result.exit_code, result.reason, result.trap_code) == (134, "trap", "UNREACHABLE")
+    ```
+    """
 
     exit_code: int
     """0 to 255: the program's own, or 134 for a trap, 124 for a timeout, 130 where it was

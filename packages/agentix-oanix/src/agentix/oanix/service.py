@@ -116,6 +116,17 @@ class FileService(ABC):
 
     A service implements `attach`; the operations by path are made of it. Paths may begin with a
     slash, and `/` is the root. Every operation raises `FsError`.
+
+    ```python
+    from agentix.oanix import FileService, MapFs, MemFs
+
+    def copy(name: str, source: FileService, target: FileService) -> None:
+        target.write(name, source.read(name))
+
+    memory = MemFs()
+    copy("/note", MapFs({"note": b"buy milk"}), memory)
+    assert memory.stat("/note").size == 8
+    ```
     """
 
     kind: ClassVar[str] = ""

@@ -8,7 +8,16 @@ __all__ = ["Cancellation", "Exit", "Halt", "Reason"]
 
 
 class Reason(StrEnum):
-    """Why a run ended."""
+    """Why a run ended.
+
+    ```python
+    from agentix.oanix import Machine, Namespace, Reason, RunConfig
+
+    endless = b'(module (func (export "_start") (loop (br 0))))'
+    result = Machine().run(endless, Namespace(), RunConfig(timeout=0.1))
+    assert result.reason is Reason.TIMEOUT
+    ```
+    """
 
     EXIT = "exit"
     """The program returned or called `proc_exit`."""
@@ -46,7 +55,20 @@ class Halt(BaseException):
 
 
 class Cancellation:
-    """Lets any thread stop a run, whether the program computes or waits."""
+    """Lets any thread stop a run, whether the program computes or waits.
+
+    ```python
+    import threading
+
+    from agentix.oanix import Cancellation, Machine, Namespace, RunConfig
+
+    endless = b'(module (func (export "_start") (loop (br 0))))'
+    cancellation = Cancellation()
+    threading.Timer(0.1, cancellation.cancel).start()
+    result = Machine().run(endless, Namespace(), RunConfig(cancellation=cancellation))
+    assert result.reason == "cancelled"
+    ```
+    """
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()

@@ -87,7 +87,19 @@ class RecordedEnd:
 
 @dataclass(slots=True)
 class Trace:
-    """The host calls of a run in their order."""
+    """The host calls of a run in their order.
+
+    ```python
+    from pathlib import Path
+
+    from agentix.oanix import Machine, Namespace, RunConfig, Trace
+
+    machine, program = Machine(), b'(module (func (export "_start")))'
+    result = machine.run(program, Namespace(), RunConfig(record=True))
+    result.trace.save(Path("trace"))
+    assert machine.replay(program, Trace.load(Path("trace"))).fuel == result.fuel
+    ```
+    """
 
     program: str
     """The SHA-256 of the module, in hexadecimal; of the program as it was given."""

@@ -73,7 +73,16 @@ class Device(FixedNode):
 
 
 class DeviceFs(FileService):
-    """A directory with `null`, `zero` and `random`, as programs expect it at `/dev`."""
+    """A directory with `null`, `zero` and `random`, as programs expect it at `/dev`.
+
+    ```python
+    from agentix.oanix import DeviceFs, Namespace
+
+    namespace = Namespace.builder().mount("/dev", DeviceFs()).build()
+    with namespace.open("/dev/zero") as zero:
+        assert zero.read(4) == bytes(4)
+    ```
+    """
 
     kind: ClassVar[str] = "device"
 

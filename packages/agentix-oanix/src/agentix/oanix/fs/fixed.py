@@ -26,6 +26,13 @@ __all__ = [
 class MapFs(FileService):
     """Files that can only be read.
 
+    ```python
+    from agentix.oanix import MapFs
+
+    task = MapFs({"word.txt": b"hello", "more/words.txt": b"hello world"})
+    assert [entry.name for entry in task.readdir("/")] == ["more", "word.txt"]
+    ```
+
     Args:
         files: Content by path.
     """
@@ -173,6 +180,20 @@ def number_tree(root: FixedDirectory, owner: object) -> None:
 
 class TarFs(FileService):
     """The directories, files and links of a tar archive, compressed or not; devices are left out.
+
+    ```python
+    import io
+    import tarfile
+
+    from agentix.oanix import TarFs
+
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        member = tarfile.TarInfo("docs/readme")
+        member.size = 5
+        tar.addfile(member, io.BytesIO(b"hello"))
+    assert TarFs(archive.getvalue()).read("/docs/readme") == b"hello"
+    ```
 
     Args:
         archive: The archive's bytes.

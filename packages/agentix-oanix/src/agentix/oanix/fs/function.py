@@ -27,6 +27,18 @@ class Function(FixedNode):
     `write` returns is then read from the same open file. A `ValueError` of `write` is EINVAL to
     the program, and its message is not shown.
 
+    ```python
+    import json
+
+    from agentix.oanix import Function, FunctionFs
+
+    def add(request: bytes) -> bytes:
+        return str(sum(json.loads(request))).encode()
+
+    calls = FunctionFs({"add": Function(write=add), "version": Function(lambda: b"1.0")})
+    assert calls.read("/version") == b"1.0"
+    ```
+
     Args:
         read: Returns the content; the file is write-only without it, unless `write` replies.
         write: Takes a request and may reply; the file is read-only without it.
@@ -134,7 +146,17 @@ def _complete(request: bytearray) -> bool:
 
 
 class FunctionFs(FileService):
-    """A tree of functions.
+    r"""A tree of functions.
+
+    ```python
+    from agentix.oanix import Function, FunctionFs, Namespace
+
+    clicks = []
+    button = Function(lambda: b"%d" % len(clicks), clicks.append)
+    namespace = Namespace.builder().mount("/ui", FunctionFs({"button": button})).build()
+    namespace.write("/ui/button", b"click\n")
+    assert (namespace.read("/ui/button"), clicks) == (b"1", [b"click\n"])
+    ```
 
     Args:
         functions: Functions by path.

@@ -62,6 +62,17 @@ class Anchor:
 class WorkspaceFs(FileService):
     """A directory of the host.
 
+    ```python
+    from pathlib import Path
+
+    from agentix.oanix import WorkspaceFs
+
+    Path("code").mkdir()
+    Path("code/main.py").write_text("print(1)")
+    code = WorkspaceFs("code")
+    assert code.read("/main.py") == b"print(1)"
+    ```
+
     Args:
         path: The directory.
 

@@ -29,6 +29,15 @@ MAX_FILES = 1_000_000
 class MemFs(FileService):
     """Files in memory.
 
+    ```python
+    from agentix.oanix import MemFs
+
+    files = MemFs({"in": b"1 2 3"}, max_bytes=1 << 20)
+    files.mkdir("/out")
+    files.write("/out/sum", b"6")
+    assert (files.read("/out/sum"), files.used) == (b"6", 6)
+    ```
+
     Args:
         files: What the tree holds at first, content by path; directories are made as needed.
         max_bytes: Bytes of content that fit; more is NOSPC.

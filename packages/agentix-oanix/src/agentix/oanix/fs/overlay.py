@@ -17,7 +17,17 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between what is seen and what lies beneath."""
+    """One difference between what is seen and what lies beneath.
+
+    ```python
+    from agentix.oanix import Change, CowFs, MapFs
+
+    files = CowFs(MapFs({"a": b"old", "b": b"old"}))
+    files.write("/a", b"new")
+    files.remove("/b")
+    assert files.diff() == [Change("changed", "/a"), Change("removed", "/b")]
+    ```
+    """
 
     kind: Literal["added", "changed", "removed"]
     """What happened to the file."""
@@ -27,6 +37,17 @@ class Change:
 
 class CowFs(FileService):
     """Another service, with changes that stay in memory until they are committed.
+
+    ```python
+    from agentix.oanix import CowFs, MemFs
+
+    base = MemFs({"config": b"old"})
+    files = CowFs(base)
+    files.write("/config", b"new")
+    assert (files.read("/config"), base.read("/config")) == (b"new", b"old")
+    files.commit()
+    assert base.read("/config") == b"new"
+    ```
 
     Args:
         base: What lies beneath; it must not be changed by others meanwhile.

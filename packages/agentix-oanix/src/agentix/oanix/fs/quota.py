@@ -15,6 +15,19 @@ class Quota:
 
     Mounts that are given the same quota share it.
 
+    ```python
+    from agentix.oanix import MemFs, Namespace, Quota
+    from agentix.oanix.errors import QuotaError
+
+    quota = Quota(max_bytes=4)
+    namespace = Namespace.builder().mount("/tmp", MemFs(), quota=quota).build()
+    namespace.write("/tmp/a", b"four")
+    try:
+        namespace.write("/tmp/b", b"more")
+    except QuotaError:
+        assert quota.used_bytes == 4
+    ```
+
     Args:
         max_bytes: Bytes of content that can be added; `None` for no limit.
         max_files: Files, directories and links that can be added; `None` for no limit.

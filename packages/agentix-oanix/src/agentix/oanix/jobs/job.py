@@ -47,7 +47,15 @@ class Frozen(BaseModel):
 
 
 class Wasi(Frozen):
-    """A WASI program of the namespace."""
+    """A WASI program of the namespace.
+
+    ```python
+    from agentix.oanix.jobs import JobSpec, Wasi
+
+    job = JobSpec(kind=Wasi(program="/bin/tool.wasm", arguments=("--all",), stdin="some input"))
+    assert job.model_dump(mode="json")["kind"]["type"] == "wasi"
+    ```
+    """
 
     type: Literal["wasi"] = "wasi"
     """The tag of the kind."""
@@ -65,6 +73,13 @@ class Script(Frozen):
     The interpreter is the one that the script's first line names (`#!/bin/sh`,
     `#!/usr/bin/env python3`), or one that goes with the ending of its name. `/bin/python3` and
     `/bin/python3.wasm` are both found as `python3`.
+
+    ```python
+    from agentix.oanix.jobs import JobSpec, Script
+
+    job = JobSpec(kind=Script(script_path="build.sh", arguments=("all",)), working_dir="/code")
+    assert job.kind.interpreter is None
+    ```
     """
 
     type: Literal["script"] = "script"
@@ -80,7 +95,15 @@ class Script(Frozen):
 
 
 class AgentTool(Frozen):
-    """A registered tool, called in the worker with the namespace as its tree of files."""
+    """A registered tool, called in the worker with the namespace as its tree of files.
+
+    ```python
+    from agentix.oanix.jobs import AgentTool, JobSpec
+
+    job = JobSpec(kind=AgentTool(name="search", args=("milk", "/notes")))
+    assert job.kind.name == "search"
+    ```
+    """
 
     type: Literal["agent_tool"] = "agent_tool"
     """The tag of the kind."""
@@ -102,6 +125,18 @@ class TerminalBench(Frozen):
     The namespace is one like `agentix.oanix.profile.terminalbench` makes, with a `TaskFs` at
     `/task`. The agent may fail or run out of time; the verifier judges all the same, and its exit
     code is the job's.
+
+    ```python
+    from agentix.oanix.jobs import AgentTool, JobSpec, TerminalBench, Wasi
+
+    kind = TerminalBench(
+        task_id="note",
+        agent=AgentTool(name="write", args=("/workspace/note", "1 2 3")),
+        verifier=Wasi(program="/bin/check.wasm"),
+        agent_timeout_secs=60,
+    )
+    assert JobSpec(kind=kind).kind.agent.name == "write"
+    ```
     """
 
     type: Literal["terminal_bench"] = "terminal_bench"
@@ -125,7 +160,16 @@ JobKind = Annotated[TerminalBench | Script | AgentTool | Wasi, Field(discriminat
 
 
 class JobSpec(Frozen):
-    """What a job is asked for."""
+    """What a job is asked for.
+
+    ```python
+    from agentix.oanix.jobs import JobSpec, Wasi
+
+    first = JobSpec(kind=Wasi(program="/bin/prepare.wasm"), timeout_secs=60, retries=2)
+    second = JobSpec(kind=Wasi(program="/bin/report.wasm"), after=(first.id,), priority=5)
+    assert JobSpec.model_validate_json(second.model_dump_json()) == second
+    ```
+    """
 
     kind: JobKind
     """What it does."""
@@ -166,21 +210,52 @@ class JobSpec(Frozen):
 
 
 class Pending(Frozen):
-    """The job waits for its turn, or for other jobs."""
+    """The job waits for its turn, or for other jobs.
+
+    ```python
+    from agentix.oanix.jobs import JobQueue, JobSpec, Pending, Wasi
+
+    with JobQueue("queue") as queue:
+        job = queue.submit(JobSpec(kind=Wasi(program="/bin/tool.wasm")), start=False)
+        assert queue.get(job).status == Pending()
+    ```
+    """
 
     status: Literal["pending"] = "pending"
     """The tag of the status."""
 
 
 class Running(Frozen):
-    """An attempt is under way."""
+    """An attempt is under way.
+
+    ```python
+    from agentix.oanix.jobs import JobDirectory, JobSpec, JobStore, Running, Wasi
+
+    job = JobSpec(kind=Wasi(program="/bin/tool.wasm"))
+    with JobStore(JobDirectory("queue")) as store:
+        store.submit(job)
+        store.claim("worker-1", limit=1)
+        assert store.get(job.id).status == Running()
+    ```
+    """
 
     status: Literal["running"] = "running"
     """The tag of the status."""
 
 
 class Completed(Frozen):
-    """The job came to its own end."""
+    """The job came to its own end.
+
+    ```python
+    from agentix.oanix.jobs import Completed
+
+    match Completed(exit_code=3):
+        case Completed(exit_code=0):
+            raise AssertionError("it did not succeed")
+        case Completed(exit_code=code):
+            assert code == 3
+    ```
+    """
 
     status: Literal["completed"] = "completed"
     """The tag of the status."""
@@ -189,7 +264,15 @@ class Completed(Frozen):
 
 
 class Failed(Frozen):
-    """The job could not come to its own end."""
+    """The job could not come to its own end.
+
+    ```python
+    from agentix.oanix.jobs import Failed
+
+    status = Failed(error="timeout: the time is over")
+    assert (status.status, status.error) == ("failed", "timeout: the time is over")
+    ```
+    """
 
     status: Literal["failed"] = "failed"
     """The tag of the status."""
@@ -198,7 +281,17 @@ class Failed(Frozen):
 
 
 class Cancelled(Frozen):
-    """The job was cancelled, before it started or while it ran."""
+    """The job was cancelled, before it started or while it ran.
+
+    ```python
+    from agentix.oanix.jobs import Cancelled, JobQueue, JobSpec, Wasi
+
+    with JobQueue("queue") as queue:
+        job = queue.submit(JobSpec(kind=Wasi(program="/bin/tool.wasm")), start=False)
+        queue.cancel(job)
+        assert queue.get(job).status == Cancelled()
+    ```
+    """
 
     status: Literal["cancelled"] = "cancelled"
     """The tag of the status."""
@@ -211,7 +304,16 @@ JobStatus = Annotated[
 
 
 class RunSummary(Frozen):
-    """A `RunResult` without the output, which is in the job's logs."""
+    """A `RunResult` without the output, which is in the job's logs.
+
+    ```python
+    from agentix.oanix import Machine, Namespace
+    from agentix.oanix.jobs import RunSummary
+
+    result = Machine().run(b'(module (func (export "_start")))', Namespace())
+    assert RunSummary.of("program", result).reason == "exit"
+    ```
+    """
 
     name: str
     """What ran: `program`, `script`, `agent` or `verifier`."""
@@ -246,7 +348,15 @@ class RunSummary(Frozen):
 
 
 class JobResult(Frozen):
-    """What an attempt came to."""
+    """What an attempt came to.
+
+    ```python
+    from agentix.oanix.jobs import JobResult
+
+    result = JobResult(value={"words": 3})
+    assert JobResult.model_validate_json(result.model_dump_json()).value == {"words": 3}
+    ```
+    """
 
     runs: tuple[RunSummary, ...] = ()
     """The programs that ran, in their order."""
@@ -259,7 +369,19 @@ AttemptOutcome = Literal["completed", "failed", "cancelled", "lost", "interrupte
 
 
 class Attempt(Frozen):
-    """One start of a job; it is recorded before the job starts."""
+    """One start of a job; it is recorded before the job starts.
+
+    ```python
+    from agentix.oanix.jobs import JobDirectory, JobSpec, JobStore, Wasi
+
+    job = JobSpec(kind=Wasi(program="/bin/tool.wasm"))
+    with JobStore(JobDirectory("queue")) as store:
+        store.submit(job)
+        store.claim("worker-1", limit=1)
+        (attempt,) = store.get(job.id).attempts
+        assert (attempt.number, attempt.worker, attempt.outcome) == (1, "worker-1", None)
+    ```
+    """
 
     number: int
     """1 for the first one."""
@@ -278,7 +400,17 @@ class Attempt(Frozen):
 
 
 class Job(Frozen):
-    """A job in a store: what it is asked for, and how it stands."""
+    """A job in a store: what it is asked for, and how it stands.
+
+    ```python
+    from agentix.oanix.jobs import JobQueue, JobSpec, Wasi
+
+    with JobQueue("queue") as queue:
+        number = queue.submit(JobSpec(kind=Wasi(program="/bin/tool.wasm")), start=False)
+        job = queue.get(number)
+        assert (job.ended, job.attempts, job.result) == (False, (), None)
+    ```
+    """
 
     spec: JobSpec
     """What it is asked for."""

@@ -79,6 +79,21 @@ class WorkerProcess:
 class Manager:
     """Runs the jobs of a directory.
 
+    ```python
+    from agentix.oanix import MapFs, Namespace, NamespaceSpec
+    from agentix.oanix.jobs import AgentTool, JobQueue, JobSpec, Manager
+
+    notes = Namespace.builder().mount("/notes", MapFs({"todo": b"buy milk"})).build()
+    job = JobSpec(
+        kind=AgentTool(name="read", args=("/notes/todo",)),
+        namespace=NamespaceSpec.model_validate(notes.spec()),
+    )
+    with JobQueue("queue") as queue:
+        queue.submit(job, start=False)
+        Manager(queue.directory, max_concurrent=1).run()
+        assert queue.get(job.id).status.exit_code == 0
+    ```
+
     Args:
         directory: Where the jobs are.
         max_concurrent: Jobs that run at once.

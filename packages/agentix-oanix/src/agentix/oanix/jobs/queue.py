@@ -31,7 +31,18 @@ STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of a job's output."""
+    r"""A piece of a job's output.
+
+    ```python
+    from agentix.oanix.jobs import JobQueue, JobSpec, LogChunk, Wasi
+
+    with JobQueue("queue") as queue:
+        job = queue.submit(JobSpec(kind=Wasi(program="/bin/tool.wasm")), start=False)
+        queue.file(job, "stdout.log").write_bytes(b"hello\n")
+        (chunk,) = queue.logs(job, offsets=(3, 0), follow=False)
+        assert chunk == LogChunk("stdout", 3, b"lo\n")
+    ```
+    """
 
     stream: Stream
     """Which output it is of."""
@@ -43,6 +54,20 @@ class LogChunk:
 
 class JobQueue:
     """The jobs of a directory; a context manager, for one thread.
+
+    ```python
+    from agentix.oanix import MapFs, Namespace, NamespaceSpec
+    from agentix.oanix.jobs import AgentTool, JobQueue, JobSpec
+
+    notes = Namespace.builder().mount("/notes", MapFs({"todo": b"buy milk"})).build()
+    job = JobSpec(
+        kind=AgentTool(name="read", args=("/notes/todo",)),
+        namespace=NamespaceSpec.model_validate(notes.spec()),
+    )
+    with JobQueue("queue") as queue:
+        queue.submit(job)
+        assert queue.wait(job.id, timeout=60).result.value == "buy milk"
+    ```
 
     Args:
         directory: Where the jobs are; by default the user's own queue, which the command

@@ -133,6 +133,13 @@ def lock_holder(path: Path) -> int | None:
 class JobDirectory:
     """The files of a queue; the directory is made where it is missing, for its user alone.
 
+    ```python
+    from agentix.oanix.jobs import JobDirectory
+
+    directory = JobDirectory("queue")
+    assert directory.database.parent == directory.path
+    ```
+
     Args:
         path: The directory.
     """
@@ -193,6 +200,16 @@ class AttemptEnd:
 
 class JobStore:
     """The jobs of a directory; a context manager, for one thread.
+
+    ```python
+    from agentix.oanix.jobs import JobDirectory, JobSpec, JobStore, Wasi
+
+    job = JobSpec(kind=Wasi(program="/bin/tool.wasm"))
+    with JobStore(JobDirectory("queue")) as store:
+        store.submit(job)
+        assert store.claim("worker-1", limit=1).spec == job
+        assert store.claim("worker-2", limit=2) is None
+    ```
 
     Args:
         directory: Where the jobs are kept.

@@ -35,7 +35,16 @@ INTERPRETERS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
-    """What a tool is called with."""
+    """What a tool is called with.
+
+    ```python
+    from agentix.oanix.jobs import ToolCall
+
+    def count_words(call: ToolCall) -> int:
+        (name,) = call.args
+        return len(call.namespace.read(call.path(name)).split())
+    ```
+    """
 
     namespace: Namespace
     """The tree of files that the tool works on."""
@@ -70,6 +79,13 @@ class ToolRegistry:
 
     A distribution offers a tool by an entry point of the group `agentix.oanix.tools`, which is
     imported when it is first called.
+
+    ```python
+    from agentix.oanix.jobs import ToolRegistry
+
+    tools = ToolRegistry({"echo": lambda call: list(call.args)})
+    assert "echo" in tools.names()
+    ```
 
     Args:
         tools: Tools that are here already; they come before entry points of the same name.

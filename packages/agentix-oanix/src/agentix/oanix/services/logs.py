@@ -21,7 +21,17 @@ __all__ = ["LogEvent", "LogsFs"]
 
 
 class LogEvent(BaseModel):
-    """A line of `events.jsonl`."""
+    r"""A line of `events.jsonl`.
+
+    ```python
+    from agentix.oanix import LogEvent, LogsFs, OpenFlags
+
+    logs = LogsFs()
+    with logs.open("/events.jsonl", OpenFlags(write=True)) as events:
+        events.write(LogEvent(message="started").model_dump_json().encode() + b"\n")
+    assert LogEvent.model_validate_json(logs.read("/events.jsonl")).level == "info"
+    ```
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -95,6 +105,16 @@ class LogsFs(FileService):
 
     The logs only grow. A line of `events.jsonl` that is no `LogEvent` is refused as EINVAL.
     Trajectories are free files below `atif/`.
+
+    ```python
+    import json
+
+    from agentix.oanix import LogsFs, Machine, Namespace
+
+    logs = LogsFs()
+    logs.record(Machine().run(b'(module (func (export "_start")))', Namespace()))
+    assert json.loads(logs.read("/metrics.json"))["runs"] == 1
+    ```
     """
 
     kind: ClassVar[str] = "logs"

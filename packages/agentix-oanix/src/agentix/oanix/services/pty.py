@@ -16,10 +16,21 @@ LARGEST = 1 << 16
 
 
 class PtyFs(FileService):
-    """The files `tty`, a raw terminal, and `size`, its rows and columns as text.
+    r"""The files `tty`, a raw terminal, and `size`, its rows and columns as text.
 
     What the host sends into `input` is read from `tty`, and what is written there the host receives
     from `output`. A program sets the size by writing `ROWS COLUMNS` and a newline.
+
+    ```python
+    from agentix.oanix import Namespace, OpenFlags, PtyFs
+
+    terminal = PtyFs(rows=24, columns=80)
+    namespace = Namespace.builder().mount("/dev/pty", terminal).build()
+    assert namespace.read("/dev/pty/size") == b"24 80\n"
+    with namespace.open("/dev/pty/tty", OpenFlags(write=True)) as tty:
+        tty.write(b"$ ")
+    assert terminal.output.receive() == b"$ "
+    ```
 
     Args:
         rows: Lines of the terminal.

@@ -22,7 +22,17 @@ Status = Literal["pending", "running", "completed", "failed"]
 
 
 class TaskSpec(BaseModel):
-    """What is to be done."""
+    """What is to be done.
+
+    ```python
+    import json
+
+    from agentix.oanix import TaskFs, TaskSpec
+
+    task = TaskFs(TaskSpec(id="sum", description="Add the numbers.", input=[1, 2]))
+    assert json.loads(task.read("/spec.json"))["input"] == [1, 2]
+    ```
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,7 +47,17 @@ class TaskSpec(BaseModel):
 
 
 class TaskMeta(BaseModel):
-    """What is known about a task beside what is to be done."""
+    """What is known about a task beside what is to be done.
+
+    ```python
+    import json
+
+    from agentix.oanix import TaskFs, TaskMeta, TaskSpec
+
+    task = TaskFs(TaskSpec(id="sum"), TaskMeta(tags=("arithmetic",), timeout_secs=60))
+    assert json.loads(task.read("/meta.json"))["tags"] == ["arithmetic"]
+    ```
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -56,6 +76,15 @@ class TaskFs(FileService):
 
     The first three can only be read; `status` shows the state of the moment when it is opened.
     `result.json` is there once a program has written a JSON document to it.
+
+    ```python
+    from agentix.oanix import Namespace, TaskFs, TaskSpec
+
+    task = TaskFs(TaskSpec(id="sum", description="Add the numbers.", input=[1, 2]))
+    namespace = Namespace.builder().mount("/task", task).build()
+    namespace.write("/task/result.json", b"3")
+    assert task.result == 3
+    ```
 
     Args:
         spec: What is to be done.

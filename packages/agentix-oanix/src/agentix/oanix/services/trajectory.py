@@ -19,6 +19,17 @@ class Trajectory:
     A run is a step of the agent without a call of a language model, so what it used stands in the
     step's `extra` and not in its `metrics`.
 
+    ```python
+    from agentix.oanix import LogsFs, Machine, Namespace, Trajectory
+
+    trajectory, logs = Trajectory("my-agent", "1.0"), LogsFs()
+    trajectory.message("user", "Do nothing.")
+    program = b'(module (func (export "_start")))'
+    trajectory.run(["program"], Machine().run(program, Namespace()))
+    trajectory.save(logs)
+    assert logs.readdir("/atif")[0].name == "trajectory.json"
+    ```
+
     Args:
         agent: The agent's name.
         version: The agent's version.

@@ -67,7 +67,17 @@ class OutputStream(Handle):
 
 
 class StreamPipe(Handle):
-    """A stream that one side writes and the other reads, from any threads.
+    r"""A stream that one side writes and the other reads, from any threads.
+
+    ```python
+    from agentix.oanix import Machine, Namespace, RunConfig, StreamPipe
+
+    stdin = StreamPipe()
+    stdin.send(b"one line\n")
+    stdin.finish()
+    program = b'(module (func (export "_start")))'
+    Machine().run(program, Namespace(), RunConfig(stdin=stdin, timeout=10))
+    ```
 
     Args:
         capacity: Bytes that wait to be read; a program that writes more waits.
