@@ -11,7 +11,7 @@ from typing import Any, cast
 import wasmtime
 
 from agentix.oanix import Machine, RunConfig
-from agentix.oanix.engine import TICK
+from agentix.oanix.engine import TICK_SECONDS
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.process import WasiProcess
 from agentix.oanix.wasi.runner import (
@@ -61,7 +61,7 @@ class OracleRunner:
             store.set_limits(memory_size=config.memory)
         fuel = ENDLESS if config.fuel is None else config.fuel
         store.set_fuel(fuel)
-        ticks = NEVER if config.timeout is None else int(config.timeout / TICK) + 2
+        ticks = NEVER if config.timeout is None else int(config.timeout / TICK_SECONDS) + 2
         store.set_epoch_deadline(ticks)
         outcome = RunOutcome(started=False)
         try:

@@ -31,14 +31,16 @@ from agentix.oanix.stop import Cancellation, Reason
 from agentix.oanix.trace import Trace
 from agentix.oanix.wasi.stream import StreamPipe
 
-__all__ = [
-    "EVERY",
-    "main",
-    "progress",
-]
+__all__ = ["main"]
 
 
 CHUNK = 1 << 16
+
+PROGRESS_SECONDS = 1.0
+"""Seconds before a terminal shows that something takes its time, and between two looks."""
+
+CLEAR_LINE = "\r\x1b[K"
+"""The sequence that empties a terminal's line (ECMA-48)."""
 
 REFUSED = 125
 """The exit code where the command itself fails, as of env(1) and docker(1)."""
@@ -177,7 +179,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _load(machine: Machine, path: Path, deterministic: bool) -> CompiledProgram:
     """Load a program, and say on a terminal that it takes its time."""
-    with progress(f"compiling {path.name}"):
+    with _progress(f"compiling {path.name}"):
         return machine.load(path.read_bytes(), deterministic=deterministic)
 
 
@@ -201,15 +203,8 @@ def _write(number: int, data: bytes) -> None:
         view = view[os.write(number, view) :]
 
 
-EVERY = 1.0
-"""Seconds before the first word about it, and between two."""
-
-CLEAR = "\r\x1b[K"
-"""Empties a terminal's line (ECMA-48)."""
-
-
 @contextmanager
-def progress(text: str) -> Iterator[None]:
+def _progress(text: str) -> Iterator[None]:
     """Show a text and the seconds so far while the block takes longer than a second.
 
     It stands on standard error, if that is a terminal, and is gone afterwards.
@@ -221,7 +216,9 @@ def progress(text: str) -> Iterator[None]:
         yield
         return
     done = threading.Event()
-    thread = threading.Thread(target=_tell, args=(text, done), name="progress", daemon=True)
+    thread = threading.Thread(
+        target=_show_progress, args=(text, done), name="progress", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -230,10 +227,10 @@ def progress(text: str) -> Iterator[None]:
         thread.join()
 
 
-def _tell(text: str, done: threading.Event) -> None:
+def _show_progress(text: str, done: threading.Event) -> None:
     seconds = 0
-    while not done.wait(EVERY):
+    while not done.wait(PROGRESS_SECONDS):
         seconds += 1
-        print(f"{CLEAR}{text} ... {seconds} s", end="", file=sys.stderr, flush=True)
+        print(f"{CLEAR_LINE}{text} ... {seconds} s", end="", file=sys.stderr, flush=True)
     if seconds:
-        print(CLEAR, end="", file=sys.stderr, flush=True)
+        print(CLEAR_LINE, end="", file=sys.stderr, flush=True)

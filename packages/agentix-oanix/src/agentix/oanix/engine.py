@@ -11,27 +11,27 @@ from wasmtime import _bindings as bindings
 
 from agentix.oanix.errors import OanixError
 
-__all__ = ["TICK", "Profile", "Ticker", "make_engine"]
+__all__ = ["TICK_SECONDS", "Profile", "Ticker", "make_engine"]
 
-TICK = 0.01
+TICK_SECONDS = 0.01
 """Seconds between two looks at the deadlines of computing programs."""
 
-LINGER = 1.0
+IDLE_SECONDS = 1.0
 """Seconds that a ticker stays when no run needs it."""
 
-STACK = 1 << 20
+STACK_BYTES = 1 << 20
 """Bytes of stack that a program has unless it is told otherwise."""
 
-LEAST_STACK, MOST_STACK = 1 << 16, 1 << 22
+MIN_STACK_BYTES, MAX_STACK_BYTES = 1 << 16, 1 << 22
 """Bytes of stack that a program can be limited to; threads have 8 MiB in all."""
 
-RESIDENT = 1 << 17
+RESIDENT_BYTES = 1 << 17
 """Bytes of a memory that are cleared after a run and kept; the rest goes back to the kernel.
 
 Clearing more takes longer than the faults that it spares where a program's stack is large.
 """
 
-POOLED = 100
+MAX_INSTANCES = 100
 """Programs that can be alive at once in one engine."""
 
 
@@ -40,7 +40,7 @@ class Profile(NamedTuple):
 
     deterministic: bool = False
     """NaNs are canonical, and relaxed SIMD gives one result on every machine."""
-    stack: int = STACK
+    stack: int = STACK_BYTES
     """Bytes of stack, a power of two."""
 
     @classmethod
@@ -52,9 +52,9 @@ class Profile(NamedTuple):
         """
         if stack is None:
             return cls(deterministic)
-        if not 0 < stack <= MOST_STACK:
-            raise OanixError(f"a stack of {stack} bytes: give 1 to {MOST_STACK}")
-        return cls(deterministic, max(LEAST_STACK, 1 << (stack - 1).bit_length()))
+        if not 0 < stack <= MAX_STACK_BYTES:
+            raise OanixError(f"a stack of {stack} bytes: give 1 to {MAX_STACK_BYTES}")
+        return cls(deterministic, max(MIN_STACK_BYTES, 1 << (stack - 1).bit_length()))
 
 
 def make_engine(profile: Profile) -> wasmtime.Engine:
@@ -64,7 +64,9 @@ def make_engine(profile: Profile) -> wasmtime.Engine:
     config.epoch_interruption = True
     config.memory_may_move = False
     config.max_wasm_stack = profile.stack
-    bindings.wasmtime_config_async_stack_size_set(config.ptr(), 2 * MOST_STACK)  # not used, checked
+    bindings.wasmtime_config_async_stack_size_set(
+        config.ptr(), 2 * MAX_STACK_BYTES
+    )  # not used, checked
     config.wasm_threads = False
     config.wasm_memory64 = False
     config.wasm_component_model = False
@@ -76,20 +78,22 @@ def make_engine(profile: Profile) -> wasmtime.Engine:
 
 def _pool(config: wasmtime.Config) -> None:
     pool = bindings.wasmtime_pooling_allocation_config_new()
-    bindings.wasmtime_pooling_allocation_config_total_memories_set(pool, POOLED)
-    bindings.wasmtime_pooling_allocation_config_total_core_instances_set(pool, POOLED)
-    bindings.wasmtime_pooling_allocation_config_total_tables_set(pool, POOLED)
+    bindings.wasmtime_pooling_allocation_config_total_memories_set(pool, MAX_INSTANCES)
+    bindings.wasmtime_pooling_allocation_config_total_core_instances_set(pool, MAX_INSTANCES)
+    bindings.wasmtime_pooling_allocation_config_total_tables_set(pool, MAX_INSTANCES)
     bindings.wasmtime_pooling_allocation_config_table_elements_set(pool, 1 << 20)
     bindings.wasmtime_pooling_allocation_config_max_core_instance_size_set(pool, 1 << 24)
     bindings.wasmtime_pooling_allocation_config_max_memory_size_set(pool, 1 << 32)
-    bindings.wasmtime_pooling_allocation_config_linear_memory_keep_resident_set(pool, RESIDENT)
-    bindings.wasmtime_pooling_allocation_config_max_unused_warm_slots_set(pool, POOLED)
+    bindings.wasmtime_pooling_allocation_config_linear_memory_keep_resident_set(
+        pool, RESIDENT_BYTES
+    )
+    bindings.wasmtime_pooling_allocation_config_max_unused_warm_slots_set(pool, MAX_INSTANCES)
     bindings.wasmtime_pooling_allocation_strategy_set(config.ptr(), pool)
     bindings.wasmtime_pooling_allocation_config_delete(pool)
 
 
 class Ticker:
-    """Moves an engine's epoch on while runs with a deadline are under way."""
+    """A thread that moves an engine's epoch on while runs with a deadline are under way."""
 
     def __init__(self, engine: wasmtime.Engine) -> None:
         self._engine = engine
@@ -113,13 +117,13 @@ class Ticker:
                 self._runs -= 1
 
     def _tick(self) -> None:
-        following = time.monotonic() + TICK
+        following = time.monotonic() + TICK_SECONDS
         while True:
             with self._changed:
-                if not self._changed.wait_for(lambda: self._runs > 0, LINGER):
+                if not self._changed.wait_for(lambda: self._runs > 0, IDLE_SECONDS):
                     self._thread = None
                     return
             # Not on the condition: each of many short runs would wake it, a switch of threads.
             time.sleep(max(0.0, following - time.monotonic()))
             self._engine.increment_epoch()
-            following = time.monotonic() + TICK
+            following = time.monotonic() + TICK_SECONDS

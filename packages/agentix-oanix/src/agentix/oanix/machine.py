@@ -28,7 +28,7 @@ from agentix.oanix.wasi.runner import RunOutcome, WasiRunner, check_engine
 
 __all__ = ["Machine"]
 
-REMEMBERED = 64
+MAX_PROGRAMS = 64
 EXIT_CODES = {
     Reason.TRAP: 134,
     Reason.STACK: 134,
@@ -57,7 +57,7 @@ class EngineRuns:
 
 
 class Machine:
-    """Compiles programs once and runs them many times.
+    """A compiler and runner of programs: each is compiled once, and run many times.
 
     ```python
     from pathlib import Path
@@ -112,7 +112,7 @@ class Machine:
         program = CompiledProgram(self._compile(*key), digest, key[1])
         with self._lock:
             self._programs[key] = program
-            if len(self._programs) > REMEMBERED:
+            if len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
         return program
 

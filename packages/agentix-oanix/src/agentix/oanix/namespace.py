@@ -234,7 +234,7 @@ class Namespace(FileService):
 
 
 class NamespaceBuilder:
-    """Collects mounts for a namespace.
+    """Mounts, collected for a namespace.
 
     ```python
     from agentix.oanix import MapFs, MemFs, NamespaceBuilder, Quota

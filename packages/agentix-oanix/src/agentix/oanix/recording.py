@@ -20,7 +20,7 @@ __all__ = [
 
 
 class Recorder:
-    """Notes the calls of a process."""
+    """A wrapper of functions that notes the calls of a process."""
 
     def __init__(self, process: WasiProcess, trace: Trace) -> None:
         self._process = process
@@ -59,7 +59,7 @@ class Recorder:
 
 
 class Replayer:
-    """Answers the calls of a process from a trace."""
+    """A wrapper of functions that answers the calls of a process from a trace."""
 
     def __init__(self, process: WasiProcess, trace: Trace) -> None:
         self._process = process

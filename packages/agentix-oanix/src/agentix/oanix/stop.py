@@ -55,7 +55,7 @@ class Halt(BaseException):
 
 
 class Cancellation:
-    """Lets any thread stop a run, whether the program computes or waits.
+    """A switch by which any thread stops a run, whether the program computes or waits.
 
     ```python
     import threading

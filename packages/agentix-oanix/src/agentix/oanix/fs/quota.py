@@ -224,7 +224,7 @@ class QuotaHandle(Handle):
 
 
 class _Refund:
-    """Frees what a file took that could not be made."""
+    """A context that frees what a file took, where it could not be made."""
 
     def __init__(self, quota: Quota) -> None:
         self._quota = quota
@@ -238,7 +238,7 @@ class _Refund:
 
 
 class _Growth:
-    """Takes the bytes that a file is to grow by, and afterwards settles on what it grew by."""
+    """A context that takes the bytes that a file is to grow by, and then keeps what it grew by."""
 
     def __init__(self, handle: Handle, quota: Quota, end: int) -> None:
         self._handle = handle

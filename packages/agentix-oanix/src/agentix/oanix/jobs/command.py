@@ -29,8 +29,7 @@ __all__ = ["add_job_parsers"]
 FAILED, CANCELLED, TIMEOUT = 125, 130, 124
 """Exit codes of `job wait` for jobs that have no exit code of their own."""
 
-DAY = 86400.0
-"""Seconds."""
+DAY_SECONDS = 86400.0
 
 
 def add_job_parsers(parser: argparse.ArgumentParser) -> None:
@@ -219,7 +218,7 @@ def _cancel(options: argparse.Namespace) -> int:
 
 def _prune(options: argparse.Namespace) -> int:
     with JobQueue(options.queue) as queue:
-        queue.prune(options.days * DAY)
+        queue.prune(options.days * DAY_SECONDS)
     return 0
 
 

@@ -32,7 +32,7 @@ __all__ = [
     "Wasi",
 ]
 
-OUTPUT = 64 << 20
+MAX_OUTPUT_BYTES = 64 << 20
 """Bytes of output that a job may write unless it is told otherwise."""
 
 
@@ -199,7 +199,7 @@ class JobSpec(Frozen):
     """Units of fuel that a program may use."""
     memory: int | None = Field(default=None, ge=0)
     """Bytes of memory that a program may have."""
-    output: int | None = Field(default=OUTPUT, ge=0)
+    output: int | None = Field(default=MAX_OUTPUT_BYTES, ge=0)
     """Bytes of output that a program may write; `None` for no limit."""
     deterministic: bool = False
     """Programs run with a virtual clock and seeded random bytes."""

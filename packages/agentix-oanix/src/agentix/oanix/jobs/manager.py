@@ -77,7 +77,7 @@ class WorkerProcess:
 
 
 class Manager:
-    """Runs the jobs of a directory.
+    """A manager of the jobs of a directory: it starts workers, and settles what they leave.
 
     ```python
     from agentix.oanix import MapFs, Namespace, NamespaceSpec

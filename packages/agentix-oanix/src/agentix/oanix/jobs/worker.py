@@ -82,7 +82,7 @@ StopCause = Literal["cancelled", "interrupted"]
 
 
 class JobWorker:
-    """Takes jobs and runs them, until it is to leave.
+    """A process that takes jobs and runs them, until it is to leave.
 
     Args:
         directory: Where the jobs are.
@@ -416,7 +416,7 @@ class Execution:
 
 
 class LogWriter:
-    """Adds to the outputs of a job; a file is made with its first piece.
+    """The files of a job's outputs, each made with its first piece.
 
     Args:
         directory: The job's logs.

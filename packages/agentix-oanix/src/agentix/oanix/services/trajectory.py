@@ -14,7 +14,7 @@ SCHEMA = "ATIF-v1.8"
 
 
 class Trajectory:
-    """Collects messages and runs as the steps of a trajectory.
+    """Messages and runs, collected as the steps of a trajectory.
 
     A run is a step of the agent without a call of a language model, so what it used stands in the
     step's `extra` and not in its `metrics`.

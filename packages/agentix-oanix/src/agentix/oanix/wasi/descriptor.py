@@ -102,7 +102,7 @@ class DescriptorTable(dict[int, Descriptor]):
 
 
 class Unopened(DescriptorTable):
-    """Stands for a program's first files until one is asked for; many programs ask for none.
+    """A stand-in for a program's first files until one is asked for; many programs ask for none.
 
     Args:
         opened: Makes the table that takes the place of this one.

@@ -371,7 +371,7 @@ PROBED = [
 
 
 class _ProbeProcess(WasiProcess):
-    """Notes what it is called with, and marks memory, so that both directions are seen."""
+    """A process that notes its calls and marks memory, so that both directions are seen."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ class InputBytes(Handle):
 
 
 class OutputStream(Handle):
-    """Collects what is written, and shows it to a sink as it comes.
+    """A stream that collects what is written, and shows it to a sink as it comes.
 
     Args:
         keep: Bytes that are collected; what comes after them goes to the sink alone.
