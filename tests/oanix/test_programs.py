@@ -33,6 +33,8 @@ from agentix.oanix.errors import (
     OanixError,
     UnknownImportError,
 )
+from agentix.oanix.fs.host import HostNode
+from agentix.oanix.node import FsNode
 from agentix.oanix.wasi import runner
 from tests.oanix.conftest import Run
 from tests.oanix.oracle import OracleMachine, OracleRunner
@@ -126,6 +128,25 @@ def test_a25_a_control_file_answers_in_the_open_file(run: Run) -> None:
     )
     assert run("cat", "/cap/ctl", namespace=namespace).stdout == b"status"
     assert requests == [b'{"a": 1}', b"no newline", b"bad\n"]
+
+
+def test_a_file_that_another_process_makes_meanwhile_is_opened(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = HostNode.create
+
+    def create_late(directory: HostNode, name: str) -> FsNode:
+        (tmp_path / name).write_bytes(b"of another process")
+        return create(directory, name)
+
+    monkeypatch.setattr(HostNode, "create", create_late)
+    namespace = Namespace.builder().mount("/w", WorkspaceFs(tmp_path)).build()
+    assert run("put", "/w/program", "text", namespace=namespace).exit_code == 0
+    namespace.write("/w/host", b"text")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "program": "text",
+        "host": "text",
+    }
 
 
 def test_a26_gaps_are_zeros(run: Run) -> None:

@@ -15,7 +15,7 @@ from agentix.oanix.errors import (
     NotAFileError,
 )
 from agentix.oanix.node import FsNode, Handle, Kind, OpenFlags
-from agentix.oanix.walk import ResolvedPath, entry, find, locate, move
+from agentix.oanix.walk import ResolvedPath, entry, find, locate, make, move
 
 __all__ = ["DirEntry", "File", "FileService", "Metadata", "Spec", "open_place", "unfinished_path"]
 
@@ -229,7 +229,7 @@ def open_place(place: ResolvedPath, flags: OpenFlags) -> Handle:
             raise NoSuchFileError(place.name)
         if place.directory:
             raise NotAFileError(place.name)
-        return place.parent.create(place.name).open(flags)
+        node = make(place)
     if node.kind is Kind.SYMLINK:
         raise FsError(place.name, Code.LOOP)
     handle = node.open(flags)

@@ -16,7 +16,7 @@ from agentix.oanix.errors import (
 )
 from agentix.oanix.node import FsNode, Kind
 
-__all__ = ["MAX_LINKS", "ResolvedPath", "entry", "find", "link", "locate", "move"]
+__all__ = ["MAX_LINKS", "ResolvedPath", "entry", "find", "link", "locate", "make", "move"]
 
 MAX_LINKS = 40
 """Symbolic links that one walk follows."""
@@ -180,6 +180,17 @@ def _back(way: list[FsNode], path: str) -> None:
     if len(way) == 1:
         raise NotCapableError(path)
     way.pop()
+
+
+def make(place: ResolvedPath) -> FsNode:
+    """Make the missing file that a walk ended at, or return what others made meanwhile.
+
+    O_CREAT without O_EXCL opens a file that is there by then (man 2 open).
+    """
+    try:
+        return place.parent.create(place.name)
+    except AlreadyExistsError:
+        return place.parent.lookup(place.name)
 
 
 def move(source: ResolvedPath, target: ResolvedPath) -> None:

@@ -2,7 +2,7 @@
 
 from agentix.oanix.errors import AlreadyExistsError, Code, FsError, NoSuchFileError, NotAFileError
 from agentix.oanix.node import FsNode, Kind, OpenFlags
-from agentix.oanix.walk import ResolvedPath, entry, find, link, locate, move
+from agentix.oanix.walk import ResolvedPath, entry, find, link, locate, make, move
 from agentix.oanix.wasi import abi
 from agentix.oanix.wasi.abi import FdFlags, OFlags, Rights
 from agentix.oanix.wasi.descriptor import Descriptor
@@ -192,7 +192,9 @@ def _make(directory: Descriptor, place: ResolvedPath, oflags: int) -> FsNode:
         raise NoSuchFileError(place.name)
     if not directory.base & Rights.PATH_CREATE_FILE:
         raise FsError("files may not be made here", Code.NOTCAPABLE)
-    return place.parent.create(place.name)
+    if oflags & OFlags.EXCL:
+        return place.parent.create(place.name)
+    return make(place)
 
 
 def _open_directory(directory: Descriptor, node: FsNode, oflags: int, base: int) -> Descriptor:
