@@ -56,7 +56,7 @@ class Backend:
         self.functions = functions
         connector = UnixConnector(sandbox.runtime_url.removeprefix("unix:"), limit=0)
         self.session = ClientSession(
-            "http://runtime",
+            "http://localhost",
             connector=connector,
             timeout=ClientTimeout(total=None),
             headers={"Authorization": f"Bearer {sandbox.token}"},
