@@ -94,7 +94,7 @@ async def developing(source: Path, temporary: Path) -> AsyncIterator[Development
 async def only_one_sandbox(temporary: Path) -> None:
     """Waits until all sandboxes are gone but the one that serves."""
     async with asyncio.timeout(DEADLINE):
-        while len(glob.glob(f"{temporary}/agentix-dev-*/agentix-*/runtime.sock")) != 1:
+        while len(glob.glob(f"{temporary}/agentix-dev-*/*/*/socket")) != 1:
             await asyncio.to_thread(os.sched_yield)
 
 
