@@ -107,7 +107,7 @@ def test_two_builds_give_one_image(build: Command, source: Path, tmp_path: Path)
 
 
 def test_link_is_built_as_it_is(build: Command, source: Path, tmp_path: Path) -> None:
-    """What is behind a link does not go in, so that it can not change the image."""
+    """What is behind a link does not go in, so that it cannot change the image."""
     behind = tmp_path / "behind"
     (source / "agentix_namespaces/counter/link").symlink_to(behind)
     images = set()
@@ -315,7 +315,7 @@ def add_nix_packages(source: Path) -> None:
         (add_nix_packages, [], "install Nix with nixpkgs, or Docker, to build"),
     ],
 )
-def test_what_can_not_be_built_is_told_in_a_line(
+def test_what_cannot_be_built_is_told_in_a_line(
     build: Command,
     source: Path,
     tmp_path: Path,

@@ -131,7 +131,7 @@ async def test_calls_are_printed_and_saves_are_taken(tmp_path: Path, temporary: 
         assert await client.remote(counter.count, "a b c") == 5
 
         development.save("def count(text", "def count(words")
-        told = await development.line(r"can not be loaded \(the version before it goes on\): (.*)")
+        told = await development.line(r"cannot be loaded \(the version before it goes on\): (.*)")
         assert "its impl lacks the parameter 'text'" in told[1]
         await only_one_sandbox(temporary)
         assert await client.remote(counter.count, "a b c") == 5
@@ -260,7 +260,7 @@ VALUE = b'{"ok":true,"value":'
             [VALUE + b"null}"],
             'f(1, a="b") -> null',
         ),
-        (b"x", [b'{"error":"no JSON"}'], "a call that can not be read was refused: no JSON"),
+        (b"x", [b'{"error":"no JSON"}'], "a call that cannot be read was refused: no JSON"),
         (b'{"method":"f"}', [VALUE + b'"' + b"x" * 99 + b'"}'], f'f() -> "{"x" * 59}...'),
         (b'{"method":"f"}', [VALUE, b'"' + b"x" * 70000], f'f() -> "{"x" * 59}...'),
     ],
@@ -297,10 +297,10 @@ def test_directory_without_a_namespace_is_told(tmp_path: Path) -> None:
     assert "no manifest at" in done.stderr
 
 
-def test_socket_that_can_not_be_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_socket_that_cannot_be_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_counter(tmp_path / "counter")
     address = tmp_path / "nowhere" / "socket"
     assert main(["dev", str(source), "--socket", str(address)]) == 2
     told = capsys.readouterr().err
-    reason = "can not be listened on: No such file or directory"
+    reason = "cannot be listened on: No such file or directory"
     assert told == f"agentix-namespace: {address} {reason}\n"

@@ -110,11 +110,11 @@ def test_nothing_is_asked_without_a_terminal(agentix_namespace: Command, tmp_pat
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("2fast", "'2fast' can not be the name of a Python package"),
-        ("my-näme", "'my-näme' can not be the name of a Python package"),
-        ("my/name", "'my/name' can not be the name of a Python package"),
-        ("..", "'..' can not be the name of a Python package"),
-        ("_private", "'_private' can not be the name of a Python package"),
+        ("2fast", "'2fast' cannot be the name of a Python package"),
+        ("my-näme", "'my-näme' cannot be the name of a Python package"),
+        ("my/name", "'my/name' cannot be the name of a Python package"),
+        ("..", "'..' cannot be the name of a Python package"),
+        ("_private", "'_private' cannot be the name of a Python package"),
         ("class", "the name 'class' is reserved"),
         ("Match", "the name 'Match' is reserved"),
         ("runtime", "the name 'runtime' is reserved"),
@@ -159,7 +159,7 @@ def test_names_fold_to_one(name: str) -> None:
 
 
 def test_interrupted_rendering_leaves_nothing(tmp_path: Path) -> None:
-    """Renders into a directory in which the template's last step can not be done."""
+    """Renders into a directory in which the template's last step cannot be done."""
     script = (
         "import sys, pathlib\n"
         "from agentix.namespace_sdk import template\n"

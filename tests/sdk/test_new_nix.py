@@ -56,7 +56,7 @@ def test_rendered_dockerfile_exports_a_closure_that_passes_the_check(
 ) -> None:
     """Types what the Dockerfile's builder runs, with the offline package set as nixpkgs."""
     if default_store(REPOSITORY / ".cache") is not None:
-        pytest.skip("this user can not build in the machine's Nix store")
+        pytest.skip("this user cannot build in the machine's Nix store")
     lines = (directories["agent"] / "Dockerfile").read_text().replace("\\\n", "").splitlines()
     command = next(line for line in lines if line.startswith("RUN ")).removeprefix("RUN ")
     bench = Workbench(directories["agent"], environment=offline_package_set())

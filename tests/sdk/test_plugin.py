@@ -143,7 +143,7 @@ def test_runtime_leaves_no_thread_and_no_path(tmp_path: Path) -> None:
     assert not directory.exists()
 
 
-def test_runtime_that_can_not_start_tells_why(
+def test_runtime_that_cannot_start_tells_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def create_app(*_: object, **__: object) -> None:
@@ -156,7 +156,7 @@ def test_runtime_that_can_not_start_tells_why(
     assert "agentix-runtime" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_source_without_a_manifest_can_not_be_mounted(tmp_path: Path) -> None:
+def test_source_without_a_manifest_cannot_be_mounted(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="no manifest at"), mounted_runtime(tmp_path):
         pass
 

@@ -190,4 +190,4 @@ def test_reference_names_a_registry(reference: str, parts: tuple[str, str, str])
 
 def test_absent_registry_is_told(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["build", str(source), "--tag", "127.0.0.1:9/counter:1", "--push"]) == 1
-    assert "the registry 127.0.0.1:9 can not be reached" in capfd.readouterr().err
+    assert "the registry 127.0.0.1:9 cannot be reached" in capfd.readouterr().err

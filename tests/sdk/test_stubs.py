@@ -93,12 +93,12 @@ def spoil(source: Path) -> Path:
     return source
 
 
-def test_namespace_that_can_not_be_imported_is_told(
+def test_namespace_that_cannot_be_imported_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = spoil(write_counter(tmp_path / "counter"))
     assert main(["stubs", str(source), "--output", str(tmp_path / "stubs")]) == 2
-    reason = "agentix_namespaces.counter can not be described: OSError: broken"
+    reason = "agentix_namespaces.counter cannot be described: OSError: broken"
     assert capsys.readouterr().err == f"agentix-namespace: {reason}\n"
     assert not (tmp_path / "stubs").exists()
 

@@ -4,7 +4,7 @@ Each subcommand is a module with `HELP`, `add_arguments` and `run`. These module
 heavy inside `run`, because every subcommand's arguments are set up at each start.
 
 Exit codes: 0 where all went well, 1 where the work failed or a check found something, 2 where the
-command can not do what was asked, because it was asked wrongly.
+command cannot do what was asked, because it was asked wrongly.
 """
 
 import argparse

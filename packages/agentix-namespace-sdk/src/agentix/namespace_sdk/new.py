@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Makes the namespace that was asked for, and says what to do next.
 
     Raises:
-        UsageError: The name can not be that of a namespace, or its directory is there already.
+        UsageError: The name cannot be that of a namespace, or its directory is there already.
     """
     from agentix.namespace_sdk.template import NewNamespace, render
 

@@ -92,7 +92,7 @@ def _build_image(source: Path) -> str:
     from agentix.namespace_sdk.command import main
 
     if main(["build", str(source)]) != 0:
-        pytest.fail(f"the image of {source} can not be built")
+        pytest.fail(f"the image of {source} cannot be built")
     return Project.read(source).tag
 
 

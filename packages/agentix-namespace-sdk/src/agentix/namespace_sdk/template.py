@@ -48,14 +48,14 @@ class NewNamespace:
         """Folds a name: `My Namespace`, `my.namespace` and `my_namespace` are `my-namespace`.
 
         Raises:
-            UsageError: What comes out can not be the name of a Python package, is too long, or is
+            UsageError: What comes out cannot be the name of a Python package, is too long, or is
                 reserved.
         """
         slug = re.sub(r"[-_. ]+", "-", name).lower()
         module = slug.replace("-", "_")
         if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module):
             raise UsageError(
-                f"{name!r} can not be the name of a Python package: use the letters a to z, digits"
+                f"{name!r} cannot be the name of a Python package: use the letters a to z, digits"
                 " and single dashes, beginning with a letter and not ending with a dash"
             )
         if len(module) > LONGEST_NAME:
@@ -96,7 +96,7 @@ def render(namespace: NewNamespace, into: Path) -> Path:
         The new directory.
 
     Raises:
-        UsageError: It is there already, or can not be made there.
+        UsageError: It is there already, or cannot be made there.
     """
     final = into / namespace.slug
     if final.exists() or final.is_symlink():

@@ -24,7 +24,7 @@ START_TIMEOUT = 30.0
 
 
 def assert_stub_matches_impl(stub: Callable[..., Any], impl: Callable[..., Any]) -> None:
-    """Fails the test whose impl can not stand behind its stub.
+    """Fails the test whose impl cannot stand behind its stub.
 
     The rule is that of `Dispatcher.bind`: the same parameters in name, kind, order and default,
     an asynchronous generator where the stub streams and none where it does not, and annotations

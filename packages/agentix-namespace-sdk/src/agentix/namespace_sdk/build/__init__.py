@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     """Builds what was asked for, and prints what became of it, one line each.
 
     Raises:
-        UsageError: The namespace, the reference or the platform can not be built.
+        UsageError: The namespace, the reference or the platform cannot be built.
         BuildError: A builder, an engine or a registry failed.
     """
     from agentix.errors import UsageError

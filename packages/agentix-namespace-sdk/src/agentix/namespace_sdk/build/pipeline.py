@@ -54,7 +54,7 @@ class Build:
         """Builds the closure, and holds the cache while something is made of it.
 
         Raises:
-            UsageError: The namespace can not be built by that builder, or on this machine.
+            UsageError: The namespace cannot be built by that builder, or on this machine.
             BuildError: A program that the build needs failed.
         """
         choice = self._choice()
@@ -186,7 +186,7 @@ class Built:
         """Pushes the image to the registry that its reference names, and gives its digest.
 
         Raises:
-            BuildError: The registry can not be reached, or refuses.
+            BuildError: The registry cannot be reached, or refuses.
         """
         from agentix.namespace_sdk.build.push import push  # the HTTP library takes a while
 

@@ -24,11 +24,11 @@ def build_plain(project: Project, wheels: list[Wheel], root: Path) -> Closure:
         root: The directory that stands for `/`.
 
     Raises:
-        UsageError: It can not be built without Nix, or two wheels hold the same module.
+        UsageError: It cannot be built without Nix, or two wheels hold the same module.
     """
     reason = project.needs_nix()
     if reason is not None:
-        raise UsageError(f"{project.source} can not be built without Nix: {reason}")
+        raise UsageError(f"{project.source} cannot be built without Nix: {reason}")
     root.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=root, prefix=".making-") as making:
         entry = Path(making, "entry")

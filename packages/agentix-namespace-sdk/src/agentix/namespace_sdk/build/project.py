@@ -76,7 +76,7 @@ class Project:
         return {path.name: _interpreter(path) for path in paths if path.is_file()}
 
     def needs_nix(self) -> str | None:
-        """Tells why the namespace can not be built without Nix; `None` where it can."""
+        """Tells why the namespace cannot be built without Nix; `None` where it can."""
         expression = self.source / "default.nix"
         if expression.is_file() and ADDS_PACKAGES.search(expression.read_text()):
             return "default.nix adds packages of Nix"

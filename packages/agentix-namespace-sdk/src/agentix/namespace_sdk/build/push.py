@@ -73,7 +73,7 @@ async def push(archive: Archive, tag: str) -> str:
         The digest of its manifest.
 
     Raises:
-        BuildError: The registry can not be reached, or refuses.
+        BuildError: The registry cannot be reached, or refuses.
     """
     host, repository, version = split_reference(tag)
     local = host.partition(":")[0] in ("localhost", "127.0.0.1")
@@ -89,7 +89,7 @@ async def push(archive: Archive, tag: str) -> str:
                 shown = "" if host == HUB else f" {host}"
                 raise BuildError(f"{error}; `docker login{shown}` keeps a login for it") from error
             except (ClientError, TimeoutError) as error:
-                raise BuildError(f"the registry {host} can not be reached: {error}") from error
+                raise BuildError(f"the registry {host} cannot be reached: {error}") from error
 
 
 class Registry:

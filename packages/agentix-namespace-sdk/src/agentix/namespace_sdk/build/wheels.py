@@ -109,7 +109,7 @@ def find_wheels(requirements: Sequence[str], source: Path, cache: Path) -> list[
 
     Raises:
         UsageError: A requirement is neither, or its wheel is not of pure Python.
-        BuildError: A wheel can not be downloaded.
+        BuildError: A wheel cannot be downloaded.
     """
     return [Wheel.read(_find(requirement, source, cache)) for requirement in requirements]
 

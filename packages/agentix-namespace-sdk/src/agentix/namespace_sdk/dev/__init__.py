@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         ManifestError: The directory holds no namespace.
-        DeploymentError: A sandbox can not be made here.
+        DeploymentError: A sandbox cannot be made here.
     """
     from agentix.namespace_sdk.build.project import Project
     from agentix.namespace_sdk.dev.workshop import serve

@@ -72,7 +72,7 @@ class CallReport:
 
 
 def _call(body: bytes) -> str:
-    """Writes a call as Python has it; only what can not be read is left out."""
+    """Writes a call as Python has it; only what cannot be read is left out."""
     try:
         request: Any = json.loads(body)
         given = [_shown(value) for value in request.get("args") or []]
@@ -81,7 +81,7 @@ def _call(body: bytes) -> str:
         ]
         return f"{request['method']}({', '.join(given)})"
     except (ValueError, KeyError, TypeError, AttributeError):
-        return "a call that can not be read"
+        return "a call that cannot be read"
 
 
 def _outcome(body: bytes) -> str:

@@ -109,7 +109,7 @@ class Proxy:
         except OSError as error:
             await self._runner.cleanup()
             reason = error.strerror or error
-            raise UsageError(f"{self._socket} can not be listened on: {reason}") from error
+            raise UsageError(f"{self._socket} cannot be listened on: {reason}") from error
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -40,7 +40,7 @@ async def serve(source: Path, socket: Path | None, isolation: Isolation) -> None
         isolation: How its sandboxes are kept apart.
 
     Raises:
-        DeploymentError: The runtime can not be laid out.
+        DeploymentError: The runtime cannot be laid out.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ class Workshop:
         self._retiring: list[asyncio.Task[None]] = []
 
     async def renew(self) -> None:
-        """Makes a sandbox of the source as it is now; what can not be loaded changes nothing."""
+        """Makes a sandbox of the source as it is now; what cannot be loaded changes nothing."""
         started = time.monotonic()
         try:
             bundle = await asyncio.to_thread(_make_bundle, self._source, self._place)
@@ -154,7 +154,7 @@ class Workshop:
             backend = await self._start(bundle)
         except (AgentixError, OSError) as error:
             kept = " (the version before it goes on)" if self._proxy.backend else ""
-            _tell(f"can not be loaded{kept}: {error}")
+            _tell(f"cannot be loaded{kept}: {error}")
             return
         self._bundle = bundle
         previous, self._proxy.backend = self._proxy.backend, backend
@@ -167,7 +167,7 @@ class Workshop:
         """Starts a sandbox and imports the namespace in it.
 
         Raises:
-            UsageError: The namespace can not be imported or described.
+            UsageError: The namespace cannot be imported or described.
         """
         config = SandboxConfig(
             image="/", runtime=str(self._place / RUNTIME), namespaces=[str(bundle)]
@@ -200,7 +200,7 @@ def _make_bundle(source: Path, place: Path) -> Path:
     """Builds the namespace as `build` does, and gives its bundle, named after its content.
 
     Raises:
-        UsageError: It can not be built here.
+        UsageError: It cannot be built here.
         BuildError: What builds it failed.
     """
     if not (place / RUNTIME).exists():

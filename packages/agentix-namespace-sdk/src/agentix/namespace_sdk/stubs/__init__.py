@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
     """Writes the stubs, and prints the package of each namespace and where it is.
 
     Raises:
-        UsageError: A namespace can not be described, or a directory holds something else.
-        DeploymentError: A sandbox can not be made of an image or a bundle.
+        UsageError: A namespace cannot be described, or a directory holds something else.
+        DeploymentError: A sandbox cannot be made of an image or a bundle.
         SandboxGoneError: Nothing answers at a URL.
     """
     from agentix.namespace_sdk.stubs.package import write_stubs

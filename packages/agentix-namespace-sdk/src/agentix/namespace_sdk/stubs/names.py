@@ -25,7 +25,7 @@ def class_names(definitions: Mapping[str, Schema], functions: Iterable[str]) -> 
 
     Args:
         definitions: The `$defs`.
-        functions: Names that classes can not have.
+        functions: Names that classes cannot have.
     """
     apart: set[str] = set()
     while True:

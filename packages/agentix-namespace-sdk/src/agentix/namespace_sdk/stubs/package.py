@@ -72,7 +72,7 @@ def write_stubs(described: Described, directory: Path | None) -> list[Path]:
 def _module(namespace: DescribedNamespace, image: str | None) -> str:
     if namespace.schemas is None:
         package = namespace.manifest.package
-        raise UsageError(f"{package} can not be described: {namespace.error}")
+        raise UsageError(f"{package} cannot be described: {namespace.error}")
     return write_module(namespace.manifest, namespace.schemas, image)
 
 

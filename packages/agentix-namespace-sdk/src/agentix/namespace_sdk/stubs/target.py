@@ -36,7 +36,7 @@ async def describe(target: str, runtime: str | None = None, token: str | None = 
 
     Raises:
         UsageError: The target is none of these.
-        DeploymentError: A sandbox can not be made of it.
+        DeploymentError: A sandbox cannot be made of it.
         SandboxGoneError: Nothing answers at the URL.
     """
     if target.startswith(("http://", "https://", "unix:")):
