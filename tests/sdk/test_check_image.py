@@ -20,7 +20,7 @@ import pytest
 from agentix.local.bundle import make_namespace_bundle
 from agentix.namespace_sdk.check import check
 from agentix.namespace_sdk.check.closure import interpreter_of
-from agentix.namespace_sdk.check.image import Examination, has_started
+from agentix.namespace_sdk.check.image import ImageCheck, has_started
 from agentix.namespace_sdk.command import main
 from tests.runtime.serving import wait_until
 from tests.sdk.conftest import run
@@ -282,7 +282,7 @@ def test_what_counts_as_started(exit_code: int, output: str, started: bool) -> N
 def test_program_that_goes_on_has_started(
     docker_engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentix.namespace_sdk.check.image.START_LIMIT", 0.5)
+    monkeypatch.setattr("agentix.namespace_sdk.check.image.START_SECONDS", 0.5)
     script = f"#!/nix/store/{SHELL}/bin/sh\nexec sleep 600\n".encode()
     program = File(script, 0o555)
     with image_of(sound().with_files({f"store/{ENTRY}/bin/server": program})) as image:
@@ -317,10 +317,10 @@ def test_check_removes_what_killed_ones_left_long_ago(docker_engine: str) -> Non
 
 async def test_programs_for_another_processor_are_not_started(docker_engine: str) -> None:
     async with aiodocker.Docker() as docker:
-        examination = Examination(docker, "any")
+        image_check = ImageCheck(docker, "any")
         own = (await docker.version())["Arch"]
-        assert await examination._runs_here({"Architecture": own})
-        assert not await examination._runs_here({"Architecture": "s390x"})
+        assert await image_check._runs_here({"Architecture": own})
+        assert not await image_check._runs_here({"Architecture": "s390x"})
 
 
 def test_bundle_for_the_host_has_no_finding(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The page of each code: its example breaks the rule and no other, and mends it again."""
+"""The page of each code: its example breaks the rule and no other, and fixes it again."""
 
 import re
 import subprocess
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentix.namespace_sdk.check.rules import RULES
+from agentix.namespace_sdk.check.report import explain
+from agentix.namespace_sdk.check.rules import all_rules
 from agentix.namespace_sdk.command import main
 from tests.docs.blocks import Block, Step, in_sections, read_blocks, read_steps
 from tests.docs.workbench import shown
@@ -16,6 +17,7 @@ PAGES = DOCS / "sdk" / "checks"
 INDEX = PAGES / "index.md"
 START = "Checks"
 CLOSURE = "A closure by hand"
+RULES = all_rules()
 OF_SOURCES = [code for code in RULES if code < "AGX500"]
 OF_BUNDLES = [code for code in RULES if code > "AGX501"]
 
@@ -27,7 +29,7 @@ def test_every_code_has_a_page_and_every_page_a_code() -> None:
 def test_every_code_is_in_the_table_and_in_the_navigation() -> None:
     table = (PAGES / "index.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \[(AGX\d{3})\]\(\1\.md\) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)
-    assert rows == [(rule.code, rule.title, rule.mend) for rule in RULES.values()]
+    assert rows == [(rule.code, rule.title, rule.fix) for rule in RULES.values()]
     navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     assert re.findall(r"sdk/checks/(AGX\d+)\.md", navigation) == list(RULES)
 
@@ -37,7 +39,37 @@ def test_page_is_of_its_rule(code: str) -> None:
     rule = RULES[code]
     text = (DOCS / rule.page).read_text(encoding="utf-8")
     assert text.startswith(f"# {code}: {rule.title}\n")
-    assert rule.mend[1:] in text
+    assert rule.fix[1:] in text
+    assert " ".join(rule.why.split()) == without_links(text.split("\n\n")[1])
+
+
+def without_links(text: str) -> str:
+    return re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text)
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_rule_is_explained_as_on_its_page(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = RULES[code]
+    assert main(["check", "--explain", code]) == 0
+    title, why, ending = capsys.readouterr().out.split("\n\n")
+    assert title == f"{code}: {rule.title}"
+    assert " ".join(why.split()) == " ".join(rule.why.split())
+    assert max(map(len, why.splitlines())) <= 88
+    assert ending == f"Fix: {rule.fix}\nPage: {rule.page}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--explain", "AGX999"], "there is no rule 'AGX999': the codes are AGX101, "),
+        ([], "a target is needed: agentix-namespace check PATH|IMAGE\n"),
+    ],
+)
+def test_what_cannot_be_checked_or_explained_is_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"agentix-namespace: {message}")
 
 
 def follow(blocks: list[Block], directory: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -66,7 +98,7 @@ def take(step: Step, directory: Path, capsys: pytest.CaptureFixture[str]) -> str
     exit_code = main(step.command.split()[1:])
     printed = capsys.readouterr().out
     assert shown(step.output).fullmatch(printed), printed
-    assert exit_code == (0 if printed.endswith("nothing found\n") else 1)
+    assert exit_code == (1 if printed.endswith((" finding\n", " findings\n")) else 0)
     return printed
 
 
@@ -90,34 +122,34 @@ def closure(greeter: Path) -> Path:
     return greeter
 
 
-def break_and_mend(code: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def break_and_fix(code: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Follows the page of a code."""
     blocks = read_blocks(PAGES / f"{code}.md")
     [broken] = follow(in_sections(blocks, "Broken"), directory, capsys)
     assert set(re.findall(r": (AGX\d{3}) ", broken)) == {code}
-    [mended] = follow(in_sections(blocks, "Mended"), directory, capsys)
-    assert mended.endswith(": nothing found\n")
+    [fixed] = follow(in_sections(blocks, "Fixed"), directory, capsys)
+    assert fixed.endswith(": nothing found\n")
 
 
 @pytest.mark.parametrize("code", OF_SOURCES)
-def test_example_breaks_the_rule_and_mends_it(
+def test_example_breaks_the_rule_and_fixes_it(
     code: str, greeter: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    break_and_mend(code, greeter, capsys)
+    break_and_fix(code, greeter, capsys)
 
 
 @pytest.mark.parametrize("code", OF_BUNDLES)
-def test_closure_breaks_the_rule_and_mends_it(
+def test_closure_breaks_the_rule_and_fixes_it(
     code: str, closure: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    break_and_mend(code, closure, capsys)
+    break_and_fix(code, closure, capsys)
 
 
-def test_image_breaks_the_rule_and_mends_it(
+def test_image_breaks_the_rule_and_fixes_it(
     docker_engine: str, closure: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        break_and_mend("AGX501", closure, capsys)
+        break_and_fix("AGX501", closure, capsys)
     finally:
         subprocess.run(["docker", "image", "rm", "-f", "agentix-test/greeter:1"], check=True)
 
@@ -127,4 +159,8 @@ def test_what_all_pages_start_from_is_right(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     printed = follow(read_blocks(INDEX), tmp_path, capsys)
-    assert printed == [".: nothing found\n", "nix: nothing found\n"]
+    assert printed == [
+        f"{explain(RULES['AGX204'])}\n",
+        ".: nothing found\n",
+        "nix: nothing found\n",
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentix.namespace_sdk.check.finding import Finding
+from agentix.namespace_sdk.check.rules import Finding
 from agentix.namespace_sdk.check.source import check_source as check_at
 from agentix.namespace_sdk.command import main
 from tests.runtime.serving import is_alive, wait_until
@@ -166,7 +166,7 @@ def test_check_leaves_no_bytecode(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.pyc")) == []
 
 
-def test_value_that_can_not_be_compared_is_told(tmp_path: Path) -> None:
+def test_value_that_cannot_be_compared_is_told(tmp_path: Path) -> None:
     stubs = (
         "from dataclasses import dataclass\n"
         "@dataclass\n"
@@ -222,7 +222,7 @@ def register():
 def test_register_that_keeps_its_dispatcher_is_told(tmp_path: Path) -> None:
     [finding] = check_source(write_namespace(tmp_path, register=KEPT))
     assert (finding.code, finding.line) == ("AGX405", 5)
-    assert finding.message == "the second call of register() gives another result"
+    assert finding.message == "the second call of register() returns another result"
 
 
 def test_foreign_package_that_stubs_bring_is_told(
@@ -282,7 +282,7 @@ def test_json_tells_all_of_a_finding(tmp_path: Path, capsys: pytest.CaptureFixtu
                 "message": 'version: "1" is not a semantic version',
                 "file": f"{tmp_path}/manifest.json",
                 "line": 1,
-                "mend": "write three numbers, such as `1.0.0`",
+                "fix": "write three numbers, such as `1.0.0`",
                 "page": "sdk/checks/AGX105.md",
             }
         ],
@@ -297,8 +297,8 @@ def test_github_gets_an_annotation_a_finding(
     assert main(["check", "100%, really", "-o", "github"]) == 1
     assert capsys.readouterr().out == (
         f"::error file=100%25%2C really/{PACKAGE}/_impl.py,"
-        "title=AGX401 the package can not be imported,line=1"
-        "::OSError: 50%25; mend what the import raises\n"
+        "title=AGX401 the package cannot be imported,line=1"
+        "::OSError: 50%25; fix what the import raises\n"
     )
 
 

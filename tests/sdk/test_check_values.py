@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PlainSerializer
 from typing_extensions import TypedDict
 
-from agentix.namespace_sdk.check.values import kinds_without_json, lost_value, values_of
+from agentix.namespace_sdk.check.importing.samples import kinds_without_json, lost_value, values_of
 
 
 class Color(enum.Enum):
@@ -99,7 +99,7 @@ def test_values_of_a_sound_type_come_back(annotation: Any) -> None:
 
 
 LOSING: list[tuple[Any, str]] = [
-    (Blob, "can not be written as JSON"),
+    (Blob, "cannot be written as JSON"),
     (Secret, "comes back as Secret(shown=1, hidden=0)"),
     (Renamed, "which is not taken back: Field required"),
     (str | Path, "comes back as"),
@@ -128,7 +128,7 @@ def test_values_that_json_loses_are_told(annotation: Any, reason: str) -> None:
     ],
     ids=str,
 )
-def test_objects_that_json_can_not_make_are_told(annotation: Any, kinds: set[str]) -> None:
+def test_objects_that_json_cannot_make_are_told(annotation: Any, kinds: set[str]) -> None:
     assert kinds_without_json(annotation) & {"callable", "is-instance"} == kinds
 
 

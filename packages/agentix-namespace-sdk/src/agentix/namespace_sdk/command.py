@@ -52,7 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, module in SUBCOMMANDS.items():
-        subcommand = commands.add_parser(name, help=module.HELP, description=module.__doc__)
+        description = (module.__doc__ or "").partition("\n\n")[0]
+        subcommand = commands.add_parser(name, help=module.HELP, description=description)
         module.add_arguments(subcommand)
         subcommand.set_defaults(run=module.run)
     return parser

@@ -1,7 +1,7 @@
-"""Checks an image: what it declares, what it holds, and whether its programs start.
+"""Images held against the rules: what they declare and hold, and whether their programs start.
 
-The image is not run. A container of it, which is never started, fills a volume with its `/nix`, as
-a deployment does; programs are started from there in containers of an empty image.
+The image itself is not run. A container of it, which is never started, fills a volume with its
+`/nix`, as a deployment does; programs are started from there in containers of an empty image.
 """
 
 import asyncio
@@ -27,40 +27,45 @@ import aiodocker
 import aiohttp
 
 from agentix.errors import DeploymentError, UsageError
-from agentix.namespace_sdk.check.closure import ClosureFiles, check_closure, check_interpreters
-from agentix.namespace_sdk.check.finding import Finding
+from agentix.namespace_sdk.check.closure import (
+    ClosureFiles,
+    check_closure,
+    no_volume,
+    unusable_program,
+)
+from agentix.namespace_sdk.check.rules import Finding
 
-__all__ = ["check_image", "check_image_to_the_end"]
+__all__ = ["check_image", "check_image_until_terminated"]
 
 PROGRAMS = "/nix/entry/bin"
 """Where the programs of an image are."""
 
-START_LIMIT = 10.0
+START_SECONDS = 10.0
 """Seconds after which a program that still runs has started."""
 
-COULD_NOT_START = {126, 127}
-"""Exit codes of a shell, an engine and a loader for what can not be started."""
+NOT_STARTED_CODES = {126, 127}
+"""Exit codes of a shell, an engine and a loader for what cannot be started."""
 
-EXEC_FAILED = re.compile(r"^(?:.*exec user process caused|exec /\S+): ", re.MULTILINE)
+EXEC_FAILURE = re.compile(r"^(?:.*exec user process caused|exec /\S+): ", re.MULTILINE)
 """What runc prints in the place of a program that the kernel refuses to execute."""
 
-NO_ANSWER = 900
-"""The status that aiodocker gives an engine that can not be reached."""
+UNREACHABLE_STATUS = 900
+"""The status that aiodocker gives an engine that cannot be reached."""
 
-PREFIX = "agentix-check-"
+CONTAINER_PREFIX = "agentix-check-"
 """What the names of all containers of a check begin with."""
 
-BARE = "agentix-check-bare"
+BARE_REPOSITORY = "agentix-check-bare"
 """The repository of the empty image."""
 
-LONG_AGO = 3600
-"""Seconds after which what a check left is nobody's any more."""
+ABANDONED_SECONDS = 3600
+"""Seconds after which what a check left belongs to no check any more."""
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 
 async def check_image(reference: str) -> list[Finding]:
-    """Checks an image of the Docker engine; it is not pulled.
+    """Check an image of the Docker engine; it is not pulled.
 
     Raises:
         UsageError: The engine has no such image.
@@ -72,9 +77,9 @@ async def check_image(reference: str) -> list[Finding]:
         raise UsageError(f"{reference}: no such directory, and no Docker engine") from error
     async with docker:
         try:
-            return await Examination(docker, reference).findings()
+            return await ImageCheck(docker, reference).findings()
         except aiodocker.DockerError as error:
-            if error.status == NO_ANSWER:
+            if error.status == UNREACHABLE_STATUS:
                 reason = "no such directory, and the Docker engine does not answer"
                 raise UsageError(f"{reference}: {reason}: {error.message}") from error
             if error.status == 404:
@@ -87,8 +92,8 @@ async def check_image(reference: str) -> list[Finding]:
             ) from error
 
 
-def check_image_to_the_end(reference: str) -> list[Finding]:
-    """Checks an image as `check_image` does; SIGTERM ends the check and leaves nothing behind.
+def check_image_until_terminated(reference: str) -> list[Finding]:
+    """Check an image as `check_image` does; SIGTERM ends the check and leaves nothing behind.
 
     Raises:
         UsageError: The engine has no such image.
@@ -108,7 +113,7 @@ async def _until_terminated(work: Coroutine[Any, Any, list[Finding]]) -> list[Fi
 
 
 @dataclass
-class Examination:
+class ImageCheck:
     """The check of one image.
 
     Args:
@@ -120,11 +125,11 @@ class Examination:
     reference: str
 
     async def findings(self) -> list[Finding]:
-        """Looks at everything."""
-        await self._sweep()
+        """Return what is wrong with what it declares, holds and starts."""
+        await self._remove_abandoned()
         described = await self.docker.images.inspect(self.reference)
         volumes = (described.get("Config") or {}).get("Volumes") or {}
-        findings = [] if "/nix" in volumes else [self._finding("AGX501", "VOLUME /nix is missing")]
+        findings = [*no_volume(self.reference, volumes)]
         # The volume is declared here, too, so that it is filled where the image forgot it.
         config = {"Image": self.reference, "Cmd": ["none"], "Volumes": {"/nix": {}}}
         async with self._container(config) as holder:
@@ -132,7 +137,7 @@ class Examination:
                 await self._unpack(holder, Path(directory))
                 closure = ClosureFiles(Path(directory, "nix"), "/nix")
                 findings += await asyncio.to_thread(check_closure, closure, needs_store=True)
-                unusable = await asyncio.to_thread(lambda: list(check_interpreters(closure)))
+                unusable = await asyncio.to_thread(lambda: [*unusable_program(closure)])
                 findings += unusable
                 if await self._runs_here(described):
                     known = {finding.file for finding in unusable}
@@ -140,31 +145,30 @@ class Examination:
         return findings
 
     async def _runs_here(self, described: Mapping[str, Any]) -> bool:
-        """Tells whether the engine has the processor that the image is built for."""
+        """Return whether the engine has the processor that the image is built for."""
         version = await self.docker.version()
         return bool(described.get("Architecture") in ("", None, version.get("Arch")))
 
-    def _finding(self, code: str, message: str) -> Finding:
-        return Finding(self.reference, None, code, message)
-
-    async def _sweep(self) -> None:
-        """Removes what checks left that were killed long ago."""
-        named = json.dumps({"name": [f"^/{PREFIX}"]})
+    async def _remove_abandoned(self) -> None:
+        """Remove what checks left that were killed long ago."""
+        named = json.dumps({"name": [f"^/{CONTAINER_PREFIX}"]})
         for container in await self.docker.containers.list(all=True, filters=named):
             [name, *_] = container._container["Names"]
-            if _is_old(name.removeprefix(f"/{PREFIX}")):
+            if _is_abandoned(name.removeprefix(f"/{CONTAINER_PREFIX}")):
                 with suppress(aiodocker.DockerError):  # another check may be doing the same
                     await container.delete(force=True, v=True)
         for image in await self.docker.images.list():
             for tag in image["RepoTags"] or ():
-                if tag.startswith(f"{BARE}:") and _is_old(tag.removeprefix(f"{BARE}:")):
+                if tag.startswith(f"{BARE_REPOSITORY}:") and _is_abandoned(
+                    tag.removeprefix(f"{BARE_REPOSITORY}:")
+                ):
                     with suppress(aiodocker.DockerError):
                         await self.docker.images.delete(tag, force=True)
 
     @asynccontextmanager
     async def _container(self, config: Mapping[str, Any]) -> AsyncIterator[str]:
-        """Makes a container for the length of a block."""
-        name = f"{PREFIX}{_stamp()}"
+        """Make a container for the length of a block."""
+        name = f"{CONTAINER_PREFIX}{_stamp()}"
         container = await self.docker.containers.create(dict(config), name=name)
         try:
             yield name
@@ -172,11 +176,11 @@ class Examination:
             await container.delete(force=True, v=True)
 
     async def _unpack(self, container: str, directory: Path) -> None:
-        """Copies the container's `/nix` to disk; the volume makes sure that there is one."""
+        """Copy the container's `/nix` to disk; the volume makes sure that there is one."""
         with tempfile.TemporaryFile(dir=directory) as file:
             query = self.docker._query(f"containers/{container}/archive", params={"path": "/nix"})
             async with query as answer:
-                async for chunk in answer.content.iter_chunked(CHUNK):
+                async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
                     file.write(chunk)
             file.seek(0)
             await asyncio.to_thread(unpack, file, directory)
@@ -184,25 +188,23 @@ class Examination:
     async def _start_programs(
         self, holder: str, closure: ClosureFiles, unusable: Collection[str]
     ) -> list[Finding]:
-        """Starts each program that is not known to be unusable."""
-        programs = closure.find(closure.entry / "bin")
-        paths = sorted(programs.iterdir()) if programs is not None else []
-        names = [path.name for path in paths if f"{PROGRAMS}/{path.name}" not in unusable]
+        """Start each program that is not known to be unusable."""
+        names = [name for name in closure.programs if f"{PROGRAMS}/{name}" not in unusable]
         if not names:
             return []
         async with self._bare_image() as bare:
             starts = [self._start(bare, holder, name) for name in names]
             reasons = await asyncio.gather(*starts)
         return [
-            Finding(f"{PROGRAMS}/{name}", None, "AGX504", reason)
+            unusable_program.finding(f"{PROGRAMS}/{name}", reason)
             for name, reason in zip(names, reasons, strict=True)
             if reason is not None
         ]
 
     @asynccontextmanager
     async def _bare_image(self) -> AsyncIterator[str]:
-        """Loads an image without any file, for the length of a block."""
-        tag = f"{BARE}:{_stamp()}"
+        """Load an image without any file, for the length of a block."""
+        tag = f"{BARE_REPOSITORY}:{_stamp()}"
         await self.docker.images.import_image(bare_archive(tag))
         try:
             yield tag
@@ -210,7 +212,7 @@ class Examination:
             await self.docker.images.delete(tag, force=True)
 
     async def _start(self, bare: str, holder: str, name: str) -> str | None:
-        """Starts a program, and tells why it did not start where it did not."""
+        """Start a program; return why it did not start, where it did not."""
         config = {
             "Image": bare,
             "Entrypoint": [f"{PROGRAMS}/{name}"],
@@ -223,9 +225,9 @@ class Examination:
             try:
                 await container.start()
             except aiodocker.DockerError as error:
-                return f"the engine can not start it: {_reason(error.message)}"
+                return f"the engine cannot start it: {_reason(error.message)}"
             try:
-                async with asyncio.timeout(START_LIMIT):
+                async with asyncio.timeout(START_SECONDS):
                     ended = await container.wait()
             except TimeoutError:
                 return None
@@ -236,39 +238,39 @@ class Examination:
 
 
 def _stamp() -> str:
-    """Gives a part of a name that tells when it was made, and is nobody else's."""
+    """Return a part of a name: when it was made, and what no other check has."""
     return f"{int(time.time())}-{secrets.token_hex(8)}"
 
 
-def _is_old(stamp: str) -> bool:
+def _is_abandoned(stamp: str) -> bool:
     made = stamp.partition("-")[0]
-    return made.isdigit() and int(made) < time.time() - LONG_AGO
+    return made.isdigit() and int(made) < time.time() - ABANDONED_SECONDS
 
 
 def _reason(message: str) -> str:
-    """Gives the last part of an engine's message, which names what was missing."""
+    """Return the last part of an engine's message, which names what was missing."""
     return message.strip().rpartition("caused: ")[2].rpartition("process: ")[2] or message
 
 
 def has_started(exit_code: int, output: str) -> bool:
-    """Tells whether a program ran, whatever it made of its arguments.
+    """Return whether a program ran, whatever it made of its arguments.
 
     Args:
         exit_code: That of its container.
         output: What was printed, by the program or by what should have started it.
     """
-    if exit_code in COULD_NOT_START or _killed_by_fault(exit_code):
+    if exit_code in NOT_STARTED_CODES or _killed_by_fault(exit_code):
         return False
-    return exit_code == 0 or EXEC_FAILED.search(output) is None
+    return exit_code == 0 or EXEC_FAILURE.search(output) is None
 
 
 def _killed_by_fault(exit_code: int) -> bool:
-    """Tells the exit codes of SIGILL, SIGABRT, SIGBUS, SIGFPE and SIGSEGV."""
-    return exit_code - 128 in (4, 6, 7, 8, 11)
+    faults = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
+    return exit_code - 128 in faults
 
 
 def unpack(archive: IO[bytes], directory: Path) -> None:
-    """Unpacks an archive with modes and links as they are; owners and devices are left out.
+    """Unpack an archive with modes and links as they are; owners and devices are left out.
 
     No member is written through a link, so that nothing lands outside of the directory.
     """
@@ -283,12 +285,12 @@ def unpack(archive: IO[bytes], directory: Path) -> None:
                 path.mkdir(exist_ok=True)
                 directories.append((path, member.mode))
             elif member.issym():
-                path.symlink_to(_linked(member, path, directory))
+                path.symlink_to(_link_target(member, path, directory))
             elif member.islnk():
                 path.hardlink_to(directory / member.linkname)
             elif (content := members.extractfile(member)) is not None:
                 with path.open("wb") as file:
-                    while chunk := content.read(CHUNK):
+                    while chunk := content.read(CHUNK_BYTES):
                         file.write(chunk)
                 path.chmod(stat.S_IMODE(member.mode) | stat.S_IRUSR)
     # Last and deepest first, because nothing can be written to a directory without permission.
@@ -296,8 +298,8 @@ def unpack(archive: IO[bytes], directory: Path) -> None:
         path.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
 
 
-def _linked(member: tarfile.TarInfo, path: Path, directory: Path) -> str:
-    """Gives the target of a link, which leads into the unpacked store where it led into /nix's.
+def _link_target(member: tarfile.TarInfo, path: Path, directory: Path) -> str:
+    """Return a link's target, which leads into the unpacked store where it led into /nix's.
 
     The link `entry` stays as it is: whether it is relative is a rule.
     """
@@ -307,7 +309,7 @@ def _linked(member: tarfile.TarInfo, path: Path, directory: Path) -> str:
 
 
 def bare_archive(tag: str) -> bytes:
-    """Gives an archive for `docker load` of an image with one empty directory."""
+    """Return an archive for `docker load` of an image with one empty directory."""
     layer = _tar([_directory("dev")])
     digest = sha256(layer).hexdigest()
     configuration = json.dumps(

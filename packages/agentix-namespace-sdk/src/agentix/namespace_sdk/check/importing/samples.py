@@ -1,8 +1,8 @@
-"""Values of any type that pydantic knows, made from its core schema, and their way through JSON.
+"""Sample values of any type that pydantic knows, and whether JSON keeps them.
 
-Each kind of leaf has a few values at its edges. What is put together of others, such as a model or
-a list, has as many values as the richest of its parts, so that each value of each part occurs.
-Nothing is drawn by chance: two runs try the same values.
+Samples are made from pydantic's core schema. Each kind of leaf has a few values at its edges. What
+is put together of others, such as a model or a list, has as many values as the richest of its
+parts, so that each value of each part occurs. Nothing is random: two runs try the same values.
 """
 
 import datetime
@@ -79,12 +79,12 @@ Schema = Mapping[str, Any]
 
 
 def core_schema(annotation: Any) -> Schema:
-    """Gives pydantic's schema of a one-tuple of a type, which has a policy of its own or none."""
+    """Return pydantic's schema of a type, within a one-tuple as `agentix.stub.Codec` has it."""
     return TypeAdapter(tuple[annotation]).core_schema
 
 
 def values_of(annotation: Any) -> list[Any]:
-    """Gives values of a type; none where it is not known how to make one."""
+    """Return sample values of a type; none where it is not known how to make one."""
     codec: Codec[Any] = Codec(annotation)
     values = []
     for (raw,) in Sampler(core_schema(annotation)).samples():
@@ -96,12 +96,12 @@ def values_of(annotation: Any) -> list[Any]:
 
 
 def lost_value(annotation: Any, value: Any) -> str | None:
-    """Sends a value through JSON, and tells what became of it where it did not come back."""
+    """Send a value through JSON, and return what became of it where it did not come back."""
     codec: Codec[Any] = Codec(annotation)
     try:
         text = codec.encode(value)
     except SerializationError as error:
-        return f"{value!r} can not be written as JSON: {_first_line(error)}"
+        return f"{value!r} cannot be written as JSON: {_first_line(error)}"
     try:
         back = codec.decode(text)
     except ValueError as error:
@@ -112,12 +112,12 @@ def lost_value(annotation: Any, value: Any) -> str | None:
 
 
 def kinds_without_json(annotation: Any) -> set[str]:
-    """Gives the kinds of objects in a type that can not come from JSON."""
+    """Return the kinds of objects in a type that cannot come from JSON."""
     return {kind for kind in _kinds(core_schema(annotation)) if kind in NO_JSON}
 
 
 def _kinds(schema: Any) -> Iterator[str]:
-    """Gives the kinds of the schemas that JSON is read by."""
+    """Yield the kinds of the schemas that JSON is read by."""
     match schema:
         case {"type": "json-or-python", "json_schema": inner}:
             yield from _kinds(inner)
@@ -140,7 +140,7 @@ def _kinds(schema: Any) -> Iterator[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Compares values; those of a class without an equality by what they hold."""
+    """Return whether values are equal; those of a class without `__eq__` by what they hold."""
     if one == other:
         return type(one) is type(other) or not isinstance(one, bool | int | str | bytes)
     if type(one) is not type(other) or not _lacks_equality(one):
@@ -162,7 +162,7 @@ def _reason(error: ValueError) -> str:
 
 
 class Sampler:
-    """Makes raw values of one schema, which its validator may still refuse.
+    """Raw values of one schema, which its validator may still refuse.
 
     Args:
         schema: A core schema.
@@ -176,7 +176,7 @@ class Sampler:
         self._validators: dict[int, SchemaValidator | None] = {}
 
     def samples(self) -> list[Any]:
-        """Gives the values."""
+        """Return the values."""
         return self._of(self._schema)
 
     def _of(self, schema: Schema) -> list[Any]:
@@ -218,7 +218,7 @@ class Sampler:
                 return []
 
     def _definition(self, reference: str) -> list[Any]:
-        """Gives the values of a type that is referred to, each depth of it worked out once."""
+        """Return the values of a type that is referred to, made once for each depth."""
         if self._depth >= DEEPEST or reference not in self._definitions:
             return []
         place = reference, self._depth
@@ -236,22 +236,22 @@ class Sampler:
         return self._accepted(schema, values) if "function" in schema else values
 
     def _typed(self, schema: Schema) -> list[Any]:
-        """Gives the values of one choice as that choice makes them, and not another one."""
+        """Return the values of one choice as that choice makes them, and not another one."""
         validator = self._validator(schema)
         values = self._of(schema)
-        return values if validator is None else list(_taken(validator, values))
+        return values if validator is None else list(_accepted_by(validator, values))
 
     def _accepted(self, schema: Schema, values: Sequence[Any]) -> list[Any]:
-        """Gives the values that the schema takes; all where it can not be asked alone."""
+        """Return the values that the schema accepts; all where it cannot be asked alone."""
         if not any(key in schema for key in (*BOUNDS, "function", "pattern", "min_length")):
             return list(values)
         validator = self._validator(schema)
         if validator is None:
             return list(values)
-        return [value for value in values if any(True for _ in _taken(validator, [value]))]
+        return [value for value in values if any(True for _ in _accepted_by(validator, [value]))]
 
     def _validator(self, schema: Schema) -> SchemaValidator | None:
-        """Gives what validates a part of the schema; `None` where it can not stand alone."""
+        """Return the validator of a part of the schema; `None` where it cannot stand alone."""
         if id(schema) not in self._validators:
             self._validators[id(schema)] = self._new_validator(schema)
         return self._validators[id(schema)]
@@ -294,12 +294,12 @@ class Sampler:
 
 
 def _choice(choice: Any) -> Schema:
-    """Gives the schema of a choice, which may come with a label."""
+    # A choice of a union may come with a label.
     return choice[0] if isinstance(choice, tuple) else choice  # type: ignore[no-any-return]
 
 
 def _input_name(name: str, field: Schema) -> str:
-    """Gives the name that a field is filled by, which may be an alias."""
+    """Return the name that a field is filled by, which may be an alias."""
     alias = field.get("validation_alias")
     return alias if isinstance(alias, str) else name
 
@@ -307,7 +307,7 @@ def _input_name(name: str, field: Schema) -> str:
 def _rows(
     parts: Mapping[str, list[Any]], optional: Sequence[str] | set[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Gives rows in which each value of each part occurs; none where a part has no value."""
+    """Yield rows in which each value of each part occurs; none where a part has no value."""
     parts = {name: values for name, values in parts.items() if values or name not in optional}
     if not all(parts.values()):
         return
@@ -316,8 +316,8 @@ def _rows(
         yield {name: values[row % len(values)] for name, values in parts.items()}
 
 
-def _taken(validator: SchemaValidator, values: Sequence[Any]) -> Iterator[Any]:
-    """Gives what a validator makes of the values that it takes."""
+def _accepted_by(validator: SchemaValidator, values: Sequence[Any]) -> Iterator[Any]:
+    """Yield what a validator makes of the values that it accepts."""
     for value in values:
         with suppress(Exception):  # a user's validator may raise anything
             yield validator.validate_python(value)
@@ -332,7 +332,7 @@ def _is_hashable(value: Any) -> bool:
 
 
 def _within_bounds(schema: Schema) -> Iterator[Any]:
-    """Gives values at the edges of a leaf's constraints."""
+    """Yield values at the edges of a leaf's constraints."""
     if schema["type"] in ("int", "float", "decimal"):
         for bound in BOUNDS:
             if (limit := schema.get(bound)) is not None:

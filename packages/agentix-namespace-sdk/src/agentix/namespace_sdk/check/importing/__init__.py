@@ -1,0 +1,1 @@
+"""Importing a namespace in a child process, and asking it questions there."""
