@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from agentix.namespace_sdk.build.program import BuildError, run
+from agentix.namespace_sdk.build.programs import run_program
+from agentix.namespace_sdk.errors import BuildError
 from agentix.namespace_sdk.store import STORE, Closure
 from nix.offline.fetch import DEFAULT_LOCK, fetch, fetch_or_newer
 from nix.offline.lock import Lock
@@ -70,7 +71,9 @@ class Builder:
         search = [] if program != "nix-build" else ["-I", f"agentix={NIX}"]
         if program == "nix-build" and not self.nixpkgs:
             search += ["-I", f"nixpkgs={OFFLINE}", "--option", "sandbox", sandbox_setting()]
-        return run([program, *store, *search, *arguments], {**os.environ, **self._environment()})
+        return run_program(
+            [program, *store, *search, *arguments], {**os.environ, **self._environment()}
+        )
 
     def _environment(self) -> dict[str, str]:
         if self.nixpkgs:

@@ -25,8 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentix.namespace_sdk.build.archive import Archive, Contents, ensure_archive
-from agentix.namespace_sdk.build.engine import ensure_loaded
+from agentix.namespace_sdk.build.archive import Archive, Contents, ensure_archive, ensure_loaded
 from agentix.namespace_sdk.store import Closure, exclusive, write_bundle
 from nix.closures import NIX, Builder, BuildError, default_store
 from nix.offline.command import FetchError

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentix.namespace_sdk.build.archive import Archive
-from agentix.namespace_sdk.build.engine import ensure_loaded
+from agentix.namespace_sdk.build.archive import Archive, ensure_loaded
 from agentix.namespace_sdk.store import Closure
 from nix.closures import Builder, default_store
 from nix.images import Image, ensure_image, find_image

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cyclonedx.model.bom import Bom
 
-from agentix.namespace_sdk.build.progress import Progress
+from agentix.namespace_sdk.build.pipeline import Progress
 from agentix.namespace_sdk.command import main
 from nix.closures import Builder
 from tests.sdk.conftest import Command, Finished, run

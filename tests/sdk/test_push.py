@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentix.namespace_sdk.build.push import HUB, split_reference
+from agentix.namespace_sdk.build.registry import HUB, split_reference
 from agentix.namespace_sdk.command import main
 from tests.sdk.counter import write_counter
 from tests.sdk.tokens import ISSUER, SERVICE, token_server

@@ -1,4 +1,11 @@
-"""Builds a namespace: an image, an archive or a bundle of it, the same for the same source."""
+"""Builds a namespace: an image, an archive or a bundle of it, the same for the same source.
+
+Build ──► project     the source tree and its wheels
+     ├──► builders    the closure: by this library, by Nix, or by Docker with Nix inside
+     ├──► record      the lock and the bill of materials
+     └──► BuildResult ──► archive ──► Docker, or a registry
+                     └──► a bundle
+"""
 
 import argparse
 import asyncio
@@ -13,7 +20,7 @@ COMPRESSED = {".bz2", ".gz", ".tgz", ".txz", ".xz", ".zip", ".zst"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `agentix-namespace build`."""
+    """Add the arguments of `agentix-namespace build`."""
     parser.add_argument("path", type=Path, metavar="PATH", help="the directory of the namespace")
     parser.add_argument(
         "--builder",
@@ -45,17 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds what was asked for, and prints what became of it, one line each.
+    """Build what was asked for, and print what became of it, one line each.
 
     Raises:
         UsageError: The namespace, the reference or the platform cannot be built.
         BuildError: A builder, an engine or a registry failed.
     """
     from agentix.errors import UsageError
-    from agentix.namespace_sdk.build.by_docker import NIX_IMAGE
-    from agentix.namespace_sdk.build.pipeline import Build, default_cache
-    from agentix.namespace_sdk.build.platform import choose_platform
-    from agentix.namespace_sdk.build.progress import Progress
+    from agentix.namespace_sdk.build.builders import NIX_IMAGE
+    from agentix.namespace_sdk.build.pipeline import Build, Progress, default_cache
+    from agentix.namespace_sdk.build.programs import choose_platform
     from agentix.namespace_sdk.build.project import Project
 
     build = Build(
@@ -69,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     output = options.output
     if output is not None and output.suffix in COMPRESSED:
         raise UsageError(f"{output}: archives are not compressed: give a name that ends in .tar")
-    with build.made() as built:
+    with build.run() as built:
         match output:
             case None if not options.push:
                 print(built.tag, built.load())

@@ -15,9 +15,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from agentix.manifest import AGENTIX_CLOSURE_ABI
+from agentix.namespace_sdk.build.programs import loaded_id, run_program
 from agentix.namespace_sdk.store import Closure
 
-__all__ = ["ARCHIVE_FORMAT", "Archive", "Contents", "ensure_archive", "write_archive"]
+__all__ = [
+    "ARCHIVE_FORMAT",
+    "Archive",
+    "Contents",
+    "ensure_archive",
+    "ensure_loaded",
+    "load_archive",
+    "write_archive",
+]
 
 ARCHIVE_FORMAT = 1
 """Raised when the same contents give another archive than before."""
@@ -43,7 +52,7 @@ class Contents:
     """What it runs on: the system and the architecture, and perhaps a variant."""
 
     def identity(self) -> dict[str, object]:
-        """Gives, as JSON, all that decides what the archive is."""
+        """Return, as JSON, all that decides what the archive is."""
         return {
             "entry": str(self.closure.entry),
             "files": {name: digest(content) for name, content in self.files.items()},
@@ -80,7 +89,7 @@ class Layer:
 
 
 def ensure_archive(contents: Contents, path: Path) -> Archive:
-    """Writes an image's archive, unless the one there is of the same contents.
+    """Write an image's archive, unless the one there is of the same contents.
 
     A small file beside the archive tells what it is of.
     """
@@ -96,8 +105,27 @@ def ensure_archive(contents: Contents, path: Path) -> Archive:
     return Archive(path, image_id)
 
 
+def ensure_loaded(archive: Archive, tag: str) -> None:
+    """Load an archive into the engine, unless its tag names that image already.
+
+    Raises:
+        BuildError: No engine answers, or it refuses the archive.
+    """
+    if loaded_id(tag) != archive.image_id:
+        load_archive(archive)
+
+
+def load_archive(archive: Archive) -> None:
+    """Load an archive into the engine.
+
+    Raises:
+        BuildError: No engine answers, or it refuses the archive.
+    """
+    run_program(["docker", "load", "--quiet", "--input", str(archive.path)])
+
+
 def write_archive(contents: Contents, destination: Path) -> str:
-    """Writes an archive for `docker load` and returns the image's id.
+    """Write an archive for `docker load`, and return the image's id.
 
     The entry has a layer of its own above what it needs, because it is what changes.
     """
@@ -110,7 +138,7 @@ def write_archive(contents: Contents, destination: Path) -> str:
         ]
         configuration = image_configuration(contents, layers)
         archive = folder / "image.tar"
-        _put_together(archive, configuration, layers, contents.tag)
+        _write_image(archive, configuration, layers, contents.tag)
         archive.replace(destination)
     return f"sha256:{digest(configuration)}"
 
@@ -137,7 +165,7 @@ def _layer(path: Path) -> Layer:
 
 
 def add_store_paths(layer: tarfile.TarFile, closure: Closure, paths: Sequence[Path]) -> None:
-    """Adds the store with the given paths of a closure."""
+    """Add the store with the given paths of a closure."""
     for name in ("nix", "nix/store"):
         add_directory(layer, name)
     for path in sorted(paths):
@@ -145,7 +173,7 @@ def add_store_paths(layer: tarfile.TarFile, closure: Closure, paths: Sequence[Pa
 
 
 def add_directory(layer: tarfile.TarFile, name: str) -> None:
-    """Adds a directory."""
+    """Add a directory."""
     member = tarfile.TarInfo(name)
     member.type = tarfile.DIRTYPE
     member.mode = 0o755
@@ -153,7 +181,7 @@ def add_directory(layer: tarfile.TarFile, name: str) -> None:
 
 
 def add_link(layer: tarfile.TarFile, name: str, target: str) -> None:
-    """Adds a symbolic link."""
+    """Add a symbolic link."""
     member = tarfile.TarInfo(name)
     member.type = tarfile.SYMTYPE
     member.mode = 0o777
@@ -162,9 +190,9 @@ def add_link(layer: tarfile.TarFile, name: str, target: str) -> None:
 
 
 def add_tree(layer: tarfile.TarFile, path: Path, name: str) -> None:
-    """Adds a file, a link or a directory with all it holds, in order of names.
+    """Add a file, a link or a directory with all it holds, in order of names.
 
-    Nothing but the executable bit is taken of a mode, as in Nix's store.
+    Of a mode only the executable bit is kept, as in Nix's store.
     """
     member = timeless(layer.gettarinfo(path, name))
     if not member.issym():
@@ -183,7 +211,7 @@ def add_tree(layer: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def timeless(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Takes owner and time off a member."""
+    """Return a member without owner and time."""
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     member.mtime = MODIFIED
@@ -191,7 +219,7 @@ def timeless(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def image_configuration(contents: Contents, layers: Sequence[Layer]) -> bytes:
-    """Describes the image; the digest of this is its id."""
+    """Return the description of the image; the digest of this is its id."""
     system, architecture, *variant = contents.platform.split("/")
     configuration = {
         "architecture": architecture,
@@ -209,8 +237,8 @@ def image_configuration(contents: Contents, layers: Sequence[Layer]) -> bytes:
     return json.dumps(configuration, sort_keys=True).encode()
 
 
-def _put_together(path: Path, configuration: bytes, layers: Sequence[Layer], tag: str) -> None:
-    """Writes the archive itself: configuration, layers and the manifest that names them."""
+def _write_image(path: Path, configuration: bytes, layers: Sequence[Layer], tag: str) -> None:
+    """Write the archive itself: configuration, layers and the manifest that names them."""
     configuration_name = f"{digest(configuration)}.json"
     manifest = [
         {
@@ -230,12 +258,12 @@ def _put_together(path: Path, configuration: bytes, layers: Sequence[Layer], tag
 
 
 def add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Adds a file with the given content."""
+    """Add a file with the given content."""
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(timeless(member), BytesIO(content))
 
 
 def digest(content: bytes) -> str:
-    """Digests bytes as Docker does."""
+    """Return the SHA-256 of bytes, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()

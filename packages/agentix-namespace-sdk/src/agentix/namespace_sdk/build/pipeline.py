@@ -3,31 +3,49 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
+from typing import TextIO
 
 from agentix.errors import UsageError
-from agentix.namespace_sdk.build.archive import Archive, Contents, ensure_archive
-from agentix.namespace_sdk.build.builder import BuilderName, Choice, choose_builder
-from agentix.namespace_sdk.build.by_docker import build_by_docker
-from agentix.namespace_sdk.build.by_nix import build_by_nix
-from agentix.namespace_sdk.build.engine import engine_answers, load_archive, loaded_id
-from agentix.namespace_sdk.build.kept import forget_unused, mark_used
-from agentix.namespace_sdk.build.plain import build_plain
-from agentix.namespace_sdk.build.progress import Progress
-from agentix.namespace_sdk.build.project import Project
-from agentix.namespace_sdk.build.record import LOCK, SBOM, Record
-from agentix.namespace_sdk.build.wheels import find_wheels
-from agentix.namespace_sdk.store import exclusive, write_bundle
+from agentix.namespace_sdk.build.archive import Archive, Contents, ensure_archive, load_archive
+from agentix.namespace_sdk.build.builders import (
+    BuilderChoice,
+    BuilderName,
+    build_closure,
+    choose_builder,
+)
+from agentix.namespace_sdk.build.programs import engine_answers, loaded_id
+from agentix.namespace_sdk.build.project import Project, find_wheels
+from agentix.namespace_sdk.build.record import LOCK, SBOM, BuildRecord
+from agentix.namespace_sdk.store import Closure, exclusive, remove, write_bundle
 
-__all__ = ["Build", "Built", "default_cache"]
+__all__ = ["Build", "BuildResult", "Progress", "default_cache"]
+
+CLEAR_LINE = "\r\x1b[2K"
+KEPT_SECONDS = 30 * 24 * 3600.0
+"""How long something is kept that no build uses."""
+
+KEPT = (
+    "docker/*",
+    "images/**/*.json",
+    "images/**/*.tar",
+    "plain/.making-*",
+    "plain/nix/store/*",
+    "sboms/*",
+    "wheels/*",
+)
+"""What is kept or removed as a whole, below the cache."""
 
 
 def default_cache() -> Path:
-    """Gives the directory that builds keep what they made in."""
+    """Return the directory that builds keep what they made in."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "agentix"
 
@@ -46,33 +64,33 @@ class Build:
     """Where all that was made is kept, by its content."""
     nix_image: str
     """The image with Nix that the Docker builder builds in."""
-    progress: Progress
+    progress: "Progress"
     """Who is told about the steps."""
 
     @contextmanager
-    def made(self) -> Iterator["Built"]:
-        """Builds the closure, and holds the cache while something is made of it.
+    def run(self) -> Iterator["BuildResult"]:
+        """Build the closure, and hold the cache while something is made of it.
 
         Raises:
             UsageError: The namespace cannot be built by that builder, or on this machine.
             BuildError: A program that the build needs failed.
         """
-        choice = self._choice()
+        choice = self._choose()
         self.progress.note(f"builder: {choice.builder} ({choice.reason})")
         if choice.builder == "plain":
             self._warn_of_interpreters()
         with exclusive(self.cache):
             with self.progress.step(f"building {self.project.manifest.name}"):
-                record = self._record(choice.builder)
-            yield Built(self, record)
-            forget_unused(self.cache)
+                record = self._build(choice.builder)
+            yield BuildResult(self, record)
+            remove_unused(self.cache)
 
-    def _choice(self) -> Choice:
+    def _choose(self) -> BuilderChoice:
         if self.builder is None:
             return choose_builder(self.project)
         if self.builder != "plain" and self.project.wheels:
             raise UsageError(f"the {self.builder} builder takes wheels from default.nix only")
-        return Choice(self.builder, "as asked for")
+        return BuilderChoice(self.builder, "as asked for")
 
     def _warn_of_interpreters(self) -> None:
         for name, interpreter in self.project.programs().items():
@@ -81,32 +99,33 @@ class Build:
                     f"bin/{name} runs where the task image has its interpreter: {interpreter}"
                 )
 
-    def _record(self, builder: BuilderName) -> Record:
+    def _build(self, builder: BuilderName) -> BuildRecord:
         wheels = find_wheels(self.project.wheels, self.project.source, self.cache)
-        mark_used(wheel.path.parent for wheel in wheels if self._keeps(wheel.path))
-        match builder:
-            case "plain":
-                closure = build_plain(self.project, wheels, self.cache / "plain")
-                mark_used(map(closure.physical, closure.paths))
-            case "nix":
-                closure = build_by_nix(self.project, self.platform)
-            case "docker":
-                place = self.cache / "docker"
-                closure = build_by_docker(self.project, self.platform, self.nix_image, place)
-                mark_used([closure.root])
-        return Record(self.project, closure, wheels, builder, self.platform)
+        closure = build_closure(
+            self.project,
+            builder,
+            wheels,
+            platform=self.platform,
+            plain_root=self.cache / "plain",
+            docker_cache=self.cache / "docker",
+            nix_image=self.nix_image,
+        )
+        used = [wheel.path.parent for wheel in wheels] + self._kept_parts(builder, closure)
+        mark_used(path for path in used if path.is_relative_to(self.cache))
+        return BuildRecord(self.project, closure, wheels, builder, self.platform)
 
-    def _keeps(self, path: Path) -> bool:
-        return path.is_relative_to(self.cache)
+    def _kept_parts(self, builder: BuilderName, closure: Closure) -> list[Path]:
+        """Return what the cache has of a closure, which it keeps or removes as a whole."""
+        return [closure.root] if builder == "docker" else [*map(closure.physical, closure.paths)]
 
 
 @dataclass
-class Built:
+class BuildResult:
     """A closure with its record, and what can be made of it."""
 
     build: Build
     """What was asked for."""
-    record: Record
+    record: BuildRecord
     """What went in, and what came out."""
 
     @property
@@ -128,7 +147,7 @@ class Built:
         return {LOCK: lock.encode(), SBOM: kept.read_bytes()}
 
     def archive(self) -> Archive:
-        """Writes the image's archive into the cache, unless it is there."""
+        """Write the image's archive into the cache, unless it is there."""
         project = self.build.project
         labels = {
             "org.opencontainers.image.title": project.manifest.name,
@@ -146,7 +165,7 @@ class Built:
         return archive
 
     def load(self) -> str:
-        """Loads the image into Docker, unless it is there, and gives its id.
+        """Load the image into Docker, unless it is there, and return its id.
 
         Raises:
             UsageError: No engine answers.
@@ -162,7 +181,7 @@ class Built:
         return archive.image_id
 
     def save(self, path: Path) -> str:
-        """Writes an archive for `docker load`, and gives the image's id."""
+        """Write an archive for `docker load`, and return the image's id."""
         archive = self.archive()
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
@@ -171,7 +190,7 @@ class Built:
         return archive.image_id
 
     def lay_out(self, bundles: Path) -> Path:
-        """Writes a bundle to where `LocalDeployment(bundles=...)` looks, and gives its path."""
+        """Write a bundle to where `LocalDeployment(bundles=...)` looks, and return its path."""
         project = self.build.project
         directory = bundles.absolute() / project.repository / project.version
         with self.build.progress.step("writing the bundle"):
@@ -183,13 +202,71 @@ class Built:
         return directory
 
     async def push(self) -> str:
-        """Pushes the image to the registry that its reference names, and gives its digest.
+        """Push the image to the registry that its reference names, and return its digest.
 
         Raises:
             BuildError: The registry cannot be reached, or refuses.
         """
-        from agentix.namespace_sdk.build.push import push  # the HTTP library takes a while
+        from agentix.namespace_sdk.build.registry import push  # which imports an HTTP library
 
         archive = self.archive()
         with self.build.progress.step(f"pushing {self.tag}"):
             return await push(archive, self.tag)
+
+
+def mark_used(paths: Iterable[Path]) -> None:
+    """Note that a build uses files or directories now.
+
+    A file gets a new time of access; a directory one of modification, because listing it changes
+    the time of access.
+    """
+    now = time.time_ns()
+    for path in paths:
+        os.utime(path, ns=(now, now if path.is_dir() else path.stat().st_mtime_ns))
+
+
+def remove_unused(cache: Path) -> None:
+    """Remove what no build has made or used for `KEPT_SECONDS`; the caller holds the cache."""
+    before = time.time() - KEPT_SECONDS
+    for path in list(chain.from_iterable(map(cache.glob, KEPT))):
+        if _last_used(path) < before:
+            remove(path)
+
+
+def _last_used(path: Path) -> float:
+    status = path.lstat()
+    return status.st_mtime if path.is_dir() else max(status.st_atime, status.st_mtime)
+
+
+class Progress:
+    """A line for each step of a build, which on a terminal ends with its time.
+
+    Args:
+        stream: Where to; standard error by default.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._terminal = self._stream.isatty()
+
+    @contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """Show a step while the block lasts."""
+        started = time.monotonic()
+        if self._terminal:
+            self._write(f"{text} ...")
+        else:
+            self._write(f"{text}\n")
+        try:
+            yield
+        finally:
+            if self._terminal:
+                self._write(f"{CLEAR_LINE}{text} ({time.monotonic() - started:.1f} s)\n")
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        self._write(f"{text}\n")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

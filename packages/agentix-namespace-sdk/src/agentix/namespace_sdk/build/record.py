@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid5
 
 from agentix.layout import shipped
-from agentix.namespace_sdk.build.by_nix import EXPRESSION
-from agentix.namespace_sdk.build.project import Project
-from agentix.namespace_sdk.build.wheels import Wheel
+from agentix.namespace_sdk.build.project import EXPRESSION, Project, Wheel
 from agentix.namespace_sdk.store import Closure
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
 
-__all__ = ["LOCK", "SBOM", "Record"]
+__all__ = ["LOCK", "SBOM", "BuildRecord"]
 
 LOCK = "lock.json"
 """The file, below `/nix`, that lists what went into the build."""
@@ -34,7 +32,7 @@ STORE_NAME = re.compile(r"[0-9a-z]{32}-(?P<name>.+?)(?:-(?P<version>\d[^-]*(?:-.
 
 
 @dataclass(frozen=True)
-class Record:
+class BuildRecord:
     """What went into one closure."""
 
     project: Project
@@ -49,7 +47,7 @@ class Record:
     """What it was built for."""
 
     def lock(self) -> str:
-        """Writes the lock as JSON: the digest of every source file and wheel, every store path."""
+        """Return the lock as JSON: the digest of every source file and wheel, every store path."""
         manifest = self.project.manifest
         content = {
             "format": LOCK_FORMAT,
@@ -77,7 +75,7 @@ class Record:
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     def sbom(self) -> str:
-        """Writes the bill of materials as CycloneDX 1.6 in JSON, the same for the same closure."""
+        """Return the bill of materials as CycloneDX 1.6 in JSON, the same for the same closure."""
         # Unchanged builds do without this library, which takes a while to import.
         from cyclonedx.model.bom import Bom
         from cyclonedx.output import make_outputter
@@ -85,7 +83,7 @@ class Record:
 
         bom = Bom(serial_number=uuid5(NAMESPACE_URL, self.lock()))
         bom.metadata.timestamp = EPOCH
-        bom.metadata.component = root = _namespace(self.project, self.closure.entry)
+        bom.metadata.component = root = _root_component(self.project, self.closure.entry)
         wheels = {f"{wheel.name}-{wheel.version}": wheel for wheel in self.wheels}
         components = [_component(path, wheels) for path in self.closure.requirements]
         bom.components.update(components)
@@ -97,7 +95,7 @@ class Record:
 
 
 def _digests(source: Path, builder: str) -> dict[str, str]:
-    """Gives the SHA-256 of each file that the builder looks at, by its path."""
+    """Return the SHA-256 of each file that the builder reads, by its path."""
     found = [source / "manifest.json"]
     if builder != "plain":
         found.append(source / EXPRESSION)
@@ -110,7 +108,7 @@ def _digests(source: Path, builder: str) -> dict[str, str]:
 
 
 def _content(path: Path) -> bytes:
-    """Gives what a file holds; of a link its target, as that is all that the closure has of it."""
+    """Return what a file holds; of a link its target, which is all that the closure has of it."""
     return os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
 
 
@@ -124,7 +122,7 @@ def _files(directory: Path) -> list[Path]:
     return found
 
 
-def _namespace(project: Project, entry: Path) -> "Component":
+def _root_component(project: Project, entry: Path) -> "Component":
     from cyclonedx.model.component import Component, ComponentType
 
     manifest = project.manifest
@@ -138,7 +136,7 @@ def _namespace(project: Project, entry: Path) -> "Component":
 
 
 def _component(path: Path, wheels: Mapping[str, Wheel]) -> "Component":
-    """Describes a store path: as the wheel that it holds, or by its name."""
+    """Return the component that a store path is: the wheel that it holds, or what its name says."""
     from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.component import Component, ComponentType

@@ -14,14 +14,10 @@ from agentix.errors import AgentixError, UsageError
 from agentix.local import LocalDeployment
 from agentix.local.bundle import make_runtime_bundle
 from agentix.local.deployment import Isolation
-from agentix.namespace_sdk.build.builder import choose_builder
-from agentix.namespace_sdk.build.by_docker import NIX_IMAGE, build_by_docker
-from agentix.namespace_sdk.build.by_nix import build_by_nix
+from agentix.namespace_sdk.build.builders import build_closure, choose_builder
 from agentix.namespace_sdk.build.pipeline import default_cache
-from agentix.namespace_sdk.build.plain import build_plain
-from agentix.namespace_sdk.build.platform import machine_platform
-from agentix.namespace_sdk.build.project import Project
-from agentix.namespace_sdk.build.wheels import find_wheels
+from agentix.namespace_sdk.build.programs import machine_platform
+from agentix.namespace_sdk.build.project import Project, find_wheels
 from agentix.namespace_sdk.dev.proxy import Backend, Proxy
 from agentix.namespace_sdk.store import write_bundle
 
@@ -206,16 +202,14 @@ def _make_bundle(source: Path, place: Path) -> Path:
     if not (place / RUNTIME).exists():
         make_runtime_bundle(place / RUNTIME)
     project = Project.read(source)
-    match choose_builder(project).builder:
-        case "plain":
-            wheels = find_wheels(project.wheels, project.source, default_cache())
-            closure = build_plain(project, wheels, place / "plain")
-        case "nix":
-            closure = build_by_nix(project, machine_platform())
-        case "docker":
-            closure = build_by_docker(
-                project, machine_platform(), NIX_IMAGE, default_cache() / "docker"
-            )
+    closure = build_closure(
+        project,
+        choose_builder(project).builder,
+        find_wheels(project.wheels, project.source, default_cache()),
+        platform=machine_platform(),
+        plain_root=place / "plain",
+        docker_cache=default_cache() / "docker",
+    )
     bundle = place / closure.entry.name
     write_bundle(closure, bundle)
     return bundle

@@ -1,4 +1,4 @@
-"""Pushes an image archive to a registry (OCI distribution specification, version 1.1)."""
+"""Pushing an image archive to a registry (OCI distribution specification, version 1.1)."""
 
 import gzip
 import hashlib
@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
 from agentix.namespace_sdk.build.archive import Archive
-from agentix.namespace_sdk.build.program import BuildError
+from agentix.namespace_sdk.errors import BuildError, RegistryLoginError
 
 __all__ = ["HUB", "push", "split_reference"]
 
@@ -29,14 +29,10 @@ HUB = "registry-1.docker.io"
 HUB_NAMES = ("docker.io", "index.docker.io")
 """Hosts that references name, where the registry itself is `HUB`."""
 
-NO_ACCESS = (401, 403)
-"""What a registry answers to who may not do that."""
+ACCESS_DENIED = (401, 403)
+"""The statuses that a registry answers to who may not do that."""
 
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-
-
-class RefusedError(BuildError):
-    """The registry wants a login, or another one."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class Blob:
     """What it is."""
 
     def descriptor(self) -> dict[str, Any]:
-        """Describes it as manifests do."""
+        """Return its description in manifests."""
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {
@@ -60,7 +56,7 @@ class Blob:
 
 
 async def push(archive: Archive, tag: str) -> str:
-    """Pushes an image; what the registry has already is not sent again.
+    """Push an image; what the registry has already is not sent again.
 
     The registry is the host of the tag, spoken to in plain HTTP where it is this machine. Logins
     are those of `docker login` that its configuration file holds.
@@ -82,17 +78,17 @@ async def push(archive: Archive, tag: str) -> str:
         blobs = _unpack(archive.path, Path(directory))
         timeout = ClientTimeout(total=None, connect=30)
         async with ClientSession(timeout=timeout) as session:
-            registry = Registry(session, url, _login(host))
+            client = RepositoryClient(session, url, _login(host))
             try:
-                return await registry.push(blobs, version)
-            except RefusedError as error:
+                return await client.push(blobs, version)
+            except RegistryLoginError as error:
                 shown = "" if host == HUB else f" {host}"
                 raise BuildError(f"{error}; `docker login{shown}` keeps a login for it") from error
             except (ClientError, TimeoutError) as error:
                 raise BuildError(f"the registry {host} cannot be reached: {error}") from error
 
 
-class Registry:
+class RepositoryClient:
     """One repository of a registry.
 
     Args:
@@ -108,10 +104,10 @@ class Registry:
         self._headers: dict[str, str] = {}
 
     async def push(self, blobs: list[Blob], version: str) -> str:
-        """Sends blobs, the configuration first, and the manifest that names them."""
+        """Send blobs, the configuration first, and the manifest that names them."""
         described = [blob.descriptor() for blob in blobs]
         for blob, descriptor in zip(blobs, described, strict=True):
-            await self._send(blob, descriptor["digest"])
+            await self._upload(blob, descriptor["digest"])
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -119,20 +115,22 @@ class Registry:
             "layers": described[1:],
         }
         body = json.dumps(manifest, sort_keys=True).encode()
-        await self._ask("PUT", f"{self._url}/manifests/{version}", body, {"Content-Type": MANIFEST})
+        await self._request(
+            "PUT", f"{self._url}/manifests/{version}", body, {"Content-Type": MANIFEST}
+        )
         return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
-    async def _send(self, blob: Blob, digest: str) -> None:
-        known = await self._ask("HEAD", f"{self._url}/blobs/{digest}", missing=True)
+    async def _upload(self, blob: Blob, digest: str) -> None:
+        known = await self._request("HEAD", f"{self._url}/blobs/{digest}", missing=True)
         if known.status == 200:
             return
-        begun = await self._ask("POST", f"{self._url}/blobs/uploads/")
+        begun = await self._request("POST", f"{self._url}/blobs/uploads/")
         target = urljoin(str(begun.url), begun.headers["Location"])
         joint = "&" if "?" in target else "?"
         headers = {"Content-Type": "application/octet-stream"}
-        await self._ask("PUT", f"{target}{joint}digest={digest}", blob.path, headers)
+        await self._request("PUT", f"{target}{joint}digest={digest}", blob.path, headers)
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         url: str,
@@ -140,18 +138,18 @@ class Registry:
         headers: dict[str, str] | None = None,
         missing: bool = False,
     ) -> ClientResponse:
-        """Makes a request, once more with a login where the registry wants one."""
-        answer = await self._request(method, url, body, headers)
+        """Make a request, once more with a login where the registry wants one."""
+        answer = await self._send_request(method, url, body, headers)
         if answer.status == 401:
             await self._authenticate(answer.headers.get("WWW-Authenticate", ""))
-            answer = await self._request(method, url, body, headers)
+            answer = await self._send_request(method, url, body, headers)
         if answer.status >= 400 and not (missing and answer.status == 404):
             reason = (await answer.text())[:500].strip()
             told = f"{method} {url} failed with status {answer.status}: {reason}".removesuffix(": ")
-            raise RefusedError(told) if answer.status in NO_ACCESS else BuildError(told)
+            raise RegistryLoginError(told) if answer.status in ACCESS_DENIED else BuildError(told)
         return answer
 
-    async def _request(
+    async def _send_request(
         self,
         method: str,
         url: str,
@@ -180,7 +178,7 @@ class Registry:
 
 
 def split_reference(tag: str) -> tuple[str, str, str]:
-    """Splits a reference into the registry's host, the repository and the tag."""
+    """Split a reference into the registry's host, the repository and the tag."""
     repository, _, version = tag.rpartition(":")
     host, slash, rest = repository.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host):
@@ -191,7 +189,7 @@ def split_reference(tag: str) -> tuple[str, str, str]:
 
 
 def _unpack(archive: Path, directory: Path) -> list[Blob]:
-    """Takes the configuration and the layers out of an archive; layers are compressed."""
+    """Unpack the configuration and the layers of an archive; layers are compressed."""
     with tarfile.open(archive) as file:
         manifest = json.load(_member(file, "manifest.json"))[0]
         configuration = directory / "configuration.json"
@@ -215,7 +213,7 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 def _login(host: str) -> str | None:
-    """Finds what `docker login` has kept for a registry."""
+    """Return what `docker login` has kept for a registry."""
     directory = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     key = "https://index.docker.io/v1/" if host == HUB else host
     try:
