@@ -20,8 +20,7 @@ from agentix.client import RuntimeClient
 from agentix.deployment import Sandbox
 from agentix.errors import RemoteCallError, SandboxGoneError
 from agentix.namespace_sdk.command import main
-from agentix.namespace_sdk.dev.calls import CallReport
-from agentix.namespace_sdk.dev.proxy import Backend, Proxy
+from agentix.namespace_sdk.dev.proxy import Backend, CallReport, Proxy
 from tests.runtime.serving import PROBE_PACKAGE, serving
 from tests.sdk.counter import write_counter
 
@@ -284,10 +283,10 @@ def test_line_of_a_stream(chunks: list[bytes], line: str) -> None:
 
 def reported(body: bytes, chunks: list[bytes], streams: bool) -> str:
     report = CallReport(body)
-    report.begins(streams)
+    report.start_answer(streams)
     for chunk in chunks:
-        report.receives(chunk)
-    return report.ends()
+        report.add_chunk(chunk)
+    return report.complete()
 
 
 def test_directory_without_a_namespace_is_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from agentix.manifest import read_manifest
 from agentix.namespace_sdk.command import main
-from agentix.namespace_sdk.template import NewNamespace
+from agentix.namespace_sdk.new import NewNamespace
 from tests.sdk.conftest import KINDS, Command, run
 
 PROTOCOL_FILES = {
@@ -162,9 +162,9 @@ def test_interrupted_rendering_leaves_nothing(tmp_path: Path) -> None:
     """Renders into a directory in which the template's last step cannot be done."""
     script = (
         "import sys, pathlib\n"
-        "from agentix.namespace_sdk import template\n"
+        "from agentix.namespace_sdk import new\n"
         "def fail(directory): raise KeyboardInterrupt\n"
-        "template._take_off_suffixes = fail\n"
+        "new._take_off_suffixes = fail\n"
         "from agentix.namespace_sdk.command import main\n"
         "sys.exit(main(['new', 'half']))\n"
     )

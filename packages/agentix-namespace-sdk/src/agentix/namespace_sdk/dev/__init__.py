@@ -1,4 +1,8 @@
-"""Runs a namespace on this machine, makes it anew at each save, and prints each call."""
+"""Runs a namespace on this machine, reloads it at each save, and prints each call.
+
+caller ──► Proxy ──► sandbox of the newest source, made by DevServer
+                └──► sandbox of the source before, until its calls have ended
+"""
 
 import argparse
 import asyncio
@@ -10,7 +14,7 @@ HELP = "run a namespace, reload it on save, print each call"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `agentix-namespace dev`."""
+    """Add the arguments of `agentix-namespace dev`."""
     parser.add_argument("path", type=Path, metavar="PATH", help="the directory of the namespace")
     parser.add_argument(
         "--socket",
@@ -27,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until it is interrupted, and leaves nothing behind.
+    """Serve until it is interrupted, and leave nothing behind.
 
     Raises:
         ManifestError: The directory holds no namespace.
         DeploymentError: A sandbox cannot be made here.
     """
     from agentix.namespace_sdk.build.project import Project
-    from agentix.namespace_sdk.dev.workshop import serve
+    from agentix.namespace_sdk.dev.server import serve
 
     project = Project.read(options.path)
     socket = None if options.socket is None else options.socket.absolute()

@@ -13,7 +13,7 @@ HELP = "write typed stubs for callers who do not install the namespace"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `agentix-namespace stubs`."""
+    """Add the arguments of `agentix-namespace stubs`."""
     parser.add_argument(
         "target",
         metavar="IMAGE|URL|PATH",
@@ -34,15 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the stubs, and prints the package of each namespace and where it is.
+    """Write the stubs, and print the package of each namespace and where it is.
 
     Raises:
         UsageError: A namespace cannot be described, or a directory holds something else.
         DeploymentError: A sandbox cannot be made of an image or a bundle.
         SandboxGoneError: Nothing answers at a URL.
     """
-    from agentix.namespace_sdk.stubs.package import write_stubs
-    from agentix.namespace_sdk.stubs.target import describe
+    from agentix.namespace_sdk.stubs.package import describe, write_stubs
 
     described = asyncio.run(describe(options.target, options.runtime, _token(options.token_file)))
     if not described.namespaces:

@@ -28,7 +28,7 @@ RUNTIME = "runtime"
 
 
 async def serve(source: Path, socket: Path | None, isolation: Isolation) -> None:
-    """Serves a namespace until SIGINT or SIGTERM.
+    """Serve a namespace until SIGINT or SIGTERM.
 
     Args:
         source: The directory of the namespace.
@@ -47,25 +47,25 @@ async def serve(source: Path, socket: Path | None, isolation: Isolation) -> None
         address = socket or place / "socket"
         async with (
             LocalDeployment(isolation=isolation, directory=place) as deployment,
-            Proxy(address, _tell) as proxy,
+            Proxy(address, _print_line) as proxy,
             asyncio.TaskGroup() as tasks,
         ):
-            workshop = Workshop(source, place, deployment, proxy, tasks)
-            watch = Watch(source, stop, tasks)
-            await watch.begin()
-            await workshop.renew()
-            _tell(f"listening on unix:{address}")
-            while await watch.saved():
-                await workshop.renew()
-            await workshop.close()
+            server = DevServer(source, place, deployment, proxy, tasks)
+            watcher = SourceWatcher(source, stop, tasks)
+            await watcher.start()
+            await server.reload()
+            _print_line(f"listening on unix:{address}")
+            while await watcher.wait():
+                await server.reload()
+            await server.close()
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
 class ShippedFiles(BaseFilter):
-    """Takes changes that can change the namespace: not of what tools and editors leave behind.
+    """Changes that can change the namespace: not of what tools and editors leave behind.
 
     Args:
         source: The directory that is watched.
@@ -76,14 +76,14 @@ class ShippedFiles(BaseFilter):
         self._source = source
 
     def __call__(self, change: Change, path: str) -> bool:
-        """Tells whether a change of a file matters."""
+        """Return whether a change of a file matters."""
         left = path.endswith((".pyc", "~", ".swp"))
         parts = Path(path).relative_to(self._source).parts
         return not left and not any(part.startswith(".") or part == "__pycache__" for part in parts)
 
 
-class Watch:
-    """Tells when something was saved, also while nobody asks.
+class SourceWatcher:
+    """Changes of a source tree, noted also while nobody waits for one.
 
     Args:
         source: The directory that is watched.
@@ -98,12 +98,12 @@ class Watch:
         self._tasks = tasks
         self._next = tasks.create_task(self._change())
 
-    async def begin(self) -> None:
-        """Returns once the directory is watched."""
-        await asyncio.sleep(0)  # the task's first step sets the watch up
+    async def start(self) -> None:
+        """Return once the directory is watched."""
+        await asyncio.sleep(0)  # the task's first step starts to watch
 
-    async def saved(self) -> bool:
-        """Waits for the next change; gives whether there is one before the end."""
+    async def wait(self) -> bool:
+        """Wait for the next change; return whether there is one before the end."""
         changed = await self._next
         if changed:
             self._next = self._tasks.create_task(self._change())
@@ -113,8 +113,8 @@ class Watch:
         return bool(await anext(self._changes, None))
 
 
-class Workshop:
-    """Puts a new sandbox behind the proxy whenever the source has changed.
+class DevServer:
+    """A sandbox of the newest source behind the proxy.
 
     Args:
         source: The directory of the namespace.
@@ -140,8 +140,8 @@ class Workshop:
         self._bundle: Path | None = None
         self._retiring: list[asyncio.Task[None]] = []
 
-    async def renew(self) -> None:
-        """Makes a sandbox of the source as it is now; what cannot be loaded changes nothing."""
+    async def reload(self) -> None:
+        """Make a sandbox of the source as it is now; what cannot be loaded changes nothing."""
         started = time.monotonic()
         try:
             bundle = await asyncio.to_thread(_make_bundle, self._source, self._place)
@@ -150,17 +150,17 @@ class Workshop:
             backend = await self._start(bundle)
         except (AgentixError, OSError) as error:
             kept = " (the version before it goes on)" if self._proxy.backend else ""
-            _tell(f"cannot be loaded{kept}: {error}")
+            _print_line(f"cannot be loaded{kept}: {error}")
             return
         self._bundle = bundle
         previous, self._proxy.backend = self._proxy.backend, backend
         word = "loaded" if previous is None else "reloaded"
-        _tell(f"{word} in {time.monotonic() - started:.1f} s: {backend.functions}")
+        _print_line(f"{word} in {time.monotonic() - started:.1f} s: {backend.functions}")
         if previous is not None:
             self._retiring.append(self._tasks.create_task(self._retire(previous)))
 
     async def _start(self, bundle: Path) -> Backend:
-        """Starts a sandbox and imports the namespace in it.
+        """Start a sandbox and import the namespace in it.
 
         Raises:
             UsageError: The namespace cannot be imported or described.
@@ -185,7 +185,7 @@ class Workshop:
         await self._deployment.delete(backend.sandbox.id)
 
     async def close(self) -> None:
-        """Lets go of all sandboxes, without waiting for calls that are under way."""
+        """Release all sandboxes, without waiting for calls that are under way."""
         for task in self._retiring:
             task.cancel()
         if self._proxy.backend is not None:
@@ -193,7 +193,7 @@ class Workshop:
 
 
 def _make_bundle(source: Path, place: Path) -> Path:
-    """Builds the namespace as `build` does, and gives its bundle, named after its content.
+    """Build the namespace as `build` does, and return its bundle, named after its content.
 
     Raises:
         UsageError: It cannot be built here.
