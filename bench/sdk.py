@@ -26,7 +26,7 @@ NAMESPACE = Path(__file__).resolve().parents[1] / "namespaces" / "mock-dataset"
 
 
 async def measure() -> list[Row | Skipped]:
-    """Measures the making, the checking and the building of namespaces."""
+    """Measure the making, the checking and the building of namespaces."""
     with tempfile.TemporaryDirectory(prefix="agentix-bench-") as directory:
         place = Path(directory)
         return [
@@ -38,7 +38,7 @@ async def measure() -> list[Row | Skipped]:
 
 
 async def _new(directory: Path) -> list[Row]:
-    """Renders each kind, into a new directory each time."""
+    """Render each kind, into a new directory each time."""
     numbers = count()
 
     def rendering(kind: str) -> Callable[[], Awaitable[float]]:
@@ -49,7 +49,7 @@ async def _new(directory: Path) -> list[Row]:
 
 
 async def _check() -> list[Row]:
-    """Checks a namespace with three functions, which the check imports in a second process."""
+    """Check a namespace with three functions, which the check imports in a second process."""
 
     async def check() -> float:
         return await _command("check", str(NAMESPACE))
@@ -58,7 +58,7 @@ async def _check() -> list[Row]:
 
 
 async def _build(directory: Path) -> list[Row]:
-    """Builds an archive and a bundle: with an empty cache each time, and where nothing changed."""
+    """Build an archive and a bundle: with an empty cache each time, and where nothing changed."""
     numbers = count()
 
     async def built(output: Path, cache: Path) -> float:
@@ -82,7 +82,7 @@ async def _build(directory: Path) -> list[Row]:
 
 
 async def _build_into_docker(directory: Path) -> Row | Skipped:
-    """Builds what the engine has already."""
+    """Build what the engine has already."""
     name, tag = "rebuild of an image in Docker, unchanged", "agentix-bench/mock-dataset:1"
     if (reason := engine.obstacle()) is not None:
         return Skipped(name, reason)
@@ -116,7 +116,7 @@ async def _command(*arguments: str) -> float:
 
 
 async def _process(arguments: Sequence[str]) -> float:
-    """Gives the seconds of a Python process from its start to its end."""
+    """Return the seconds of a Python process from its start to its end."""
     started = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

@@ -25,7 +25,7 @@ Command = Callable[..., Finished]
 def run(
     command: list[str], directory: Path, environment: Mapping[str, str] | None = None
 ) -> Finished:
-    """Runs a program to its end."""
+    """Run a program to its end."""
     return subprocess.run(
         command,
         cwd=directory,
@@ -40,7 +40,7 @@ def run(
 
 @pytest.fixture(scope="session")
 def agentix_namespace() -> Command:
-    """Gives the command `agentix-namespace`, as a process of its own."""
+    """Return the command `agentix-namespace`, as a process of its own."""
 
     def command(*arguments: str | Path, directory: Path = Path()) -> Finished:
         words = [sys.executable, "-m", "agentix.namespace_sdk", *map(str, arguments)]
@@ -51,7 +51,7 @@ def agentix_namespace() -> Command:
 
 @pytest.fixture(scope="session")
 def rendered(agentix_namespace: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gives a directory with one namespace of each kind, untouched: `my-agent` and so on."""
+    """Return a directory with one namespace of each kind, untouched: `my-agent` and so on."""
     directory = tmp_path_factory.mktemp("rendered")
     for kind in KINDS:
         made = agentix_namespace("new", f"my-{kind}", "--kind", kind, directory=directory)

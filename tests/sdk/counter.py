@@ -13,7 +13,7 @@ from agentix.version import VERSION
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-STUBS = '''"""Counts words."""
+STUBS = '''"""Count words."""
 
 from collections.abc import AsyncIterator
 
@@ -21,12 +21,12 @@ __image__ = "agentix-test/counter:1.0.0"
 
 
 def count(text: str) -> int:
-    """Counts the words of a text."""
+    """Count the words of a text."""
     raise NotImplementedError
 
 
 def words(text: str) -> AsyncIterator[str]:
-    """Gives the words of a text."""
+    """Yield the words of a text."""
     raise NotImplementedError
 
 
@@ -53,7 +53,7 @@ def fail(reason: str) -> None:
     raise ValueError(reason)
 '''
 
-REGISTER = '''"""Puts the impls behind the stubs."""
+REGISTER = '''"""Bind the impls to their stubs."""
 
 from agentix.dispatch import Dispatcher
 
@@ -78,7 +78,7 @@ MANIFEST = {
 
 
 def write_counter(source: Path) -> Path:
-    """Writes a namespace of pure Python, and gives its directory."""
+    """Write a namespace of pure Python, and return its directory."""
     package = source / "agentix_namespaces" / "counter"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(STUBS)
@@ -89,7 +89,7 @@ def write_counter(source: Path) -> Path:
 
 
 def copy_namespace(name: str, target: Path) -> Path:
-    """Copies a namespace of this repository, without what tools left in it."""
+    """Copy a namespace of this repository, without what tools left in it."""
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     return Path(shutil.copytree(REPOSITORY / "namespaces" / name, target, ignore=ignored))
 
@@ -97,7 +97,7 @@ def copy_namespace(name: str, target: Path) -> Path:
 def write_wheel(
     directory: Path, name: str, modules: Mapping[str, str], tag: str = "py3-none-any"
 ) -> Path:
-    """Writes a wheel of version 1.2.3, as a build backend does."""
+    """Write a wheel of version 1.2.3, as a build backend does."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}-1.2.3-{tag}.whl"
     information = f"{name}-1.2.3.dist-info"
@@ -112,7 +112,7 @@ def write_wheel(
 
 
 async def call_in_sandbox(bundles: Path, reference: str, function: Any, **arguments: Any) -> Any:
-    """Calls a function of a bundle in a sandbox of this machine."""
+    """Call a function of a bundle in a sandbox of this machine."""
     runtime = make_runtime_bundle(bundles / "agentix" / "runtime" / VERSION)
     config = SandboxConfig(image="/", runtime=str(runtime), namespaces=[reference])
     async with (

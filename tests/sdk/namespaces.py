@@ -31,7 +31,7 @@ def write_namespace(
     register: str = REGISTER,
     **manifest: Any,
 ) -> Path:
-    """Writes the source tree of a namespace, and gives its directory."""
+    """Write the source tree of a namespace, and return its directory."""
     package = directory / PACKAGE
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text(stubs)

@@ -42,7 +42,7 @@ def source(tmp_path: Path) -> Path:
 def build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Command:
-    """Gives `agentix-namespace build` with a cache of its own, in this process for its speed."""
+    """Return `agentix-namespace build` with a cache of its own, in this process for its speed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
@@ -55,7 +55,7 @@ def build(
 
 
 def imported(source: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports the stubs of a source tree."""
+    """Import the stubs of a source tree."""
     monkeypatch.syspath_prepend(str(source))
     return __import__(f"agentix_namespaces.{name}", fromlist=["stubs"])
 
@@ -143,7 +143,7 @@ def test_cache_forgets_what_no_build_uses(build: Command, source: Path, tmp_path
     cache = tmp_path / "cache/agentix"
 
     def built(name: str) -> set[Path]:
-        """Gives what is in the cache, after a build, and lets the days pass."""
+        """Return what is in the cache, after a build, and let the days pass."""
         done = build(source, "--output", "image.tar", "--tag", f"agentix-test/{name}:1")
         assert done.returncode == 0, done.stderr
         found = [*cache.glob("images/agentix-test/*/*"), *cache.glob("sboms/*")]
@@ -194,7 +194,7 @@ def test_image_says_what_went_in(build: Command, source: Path, tmp_path: Path) -
 
 
 def layer_modes(archive: Path) -> set[int]:
-    """Gives the modes of what lies in store paths: nobody may write there."""
+    """Return the modes of what lies in store paths: nobody may write there."""
     return {
         member.mode
         for member in layer_members(archive)
@@ -203,7 +203,7 @@ def layer_modes(archive: Path) -> set[int]:
 
 
 def layer_members(archive: Path) -> list[tarfile.TarInfo]:
-    """Gives the members of all layers."""
+    """Return the members of all layers."""
     found: list[tarfile.TarInfo] = []
     with tarfile.open(archive) as opened:
         manifest = json.load(opened.extractfile("manifest.json") or io.BytesIO())
@@ -214,7 +214,7 @@ def layer_members(archive: Path) -> list[tarfile.TarInfo]:
 
 
 def layer_files(archive: Path) -> dict[str, bytes]:
-    """Gives the files of all layers."""
+    """Return the files of all layers."""
     found: dict[str, bytes] = {}
     with tarfile.open(archive) as opened:
         manifest = json.load(opened.extractfile("manifest.json") or io.BytesIO())
@@ -228,7 +228,7 @@ def layer_files(archive: Path) -> dict[str, bytes]:
 
 
 def add_wheel(source: Path, *, requirement: str | None = None) -> Path:
-    """Lets the counter's impl use a wheel."""
+    """Let the counter's impl use a wheel."""
     modules = {
         "shouter/__init__.py": "from shouted import shout\n",
         "shouter-1.2.3.data/purelib/shouted.py": "def shout(text): return text.upper()\n",
@@ -305,7 +305,7 @@ def add_nix_packages(source: Path) -> None:
     ("spoil", "arguments", "reason"),
     [
         (spoil_manifest, [], "abi: Input should be 1"),
-        (lambda source: shutil.rmtree(source), [], "is no directory: give that of a namespace"),
+        (shutil.rmtree, [], "is no directory: give that of a namespace"),
         (lambda source: None, ["--tag", "No Reference"], "'No Reference' is no image reference"),
         (lambda source: None, ["--platform", "windows/amd64"], "is no platform such as"),
         (lambda source: None, ["--output", "image.tar.gz"], "image.tar.gz: archives are not"),
@@ -357,7 +357,7 @@ def test_script_is_built_plainly_with_a_word_about_its_interpreter(
 
 @pytest.fixture
 def loaded(docker_engine: str) -> Iterator[str]:
-    """Gives a tag that the engine does not keep."""
+    """Yield a tag that the engine does not keep."""
     tag = f"agentix-test/built-{os.getpid()}:1"
     yield tag
     subprocess.run(["docker", "rmi", "--force", tag], capture_output=True, check=True)
@@ -383,7 +383,7 @@ def test_image_is_loaded_into_docker(
 
 @pytest.fixture
 def nix_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets plain Nix find the offline package set in the place of nixpkgs."""
+    """Let plain Nix find the offline package set in the place of nixpkgs."""
     if shutil.which("nix-build") is None:
         assert os.environ.get("AGENTIX_REQUIRE_DOCKER") != "1", "nix-build is not installed"
         pytest.skip("nix-build is not installed")
@@ -437,7 +437,7 @@ esac
 
 @pytest.fixture
 def nix_image(docker_engine: str, tmp_path: Path) -> Iterator[str]:
-    """Gives an image of busybox and a stand-in for Nix: the real one needs a registry."""
+    """Yield an image of busybox and a stand-in for Nix: the real one needs a registry."""
     tag = f"agentix-test/nix-{os.getpid()}:1"
     context = tmp_path / "nix-image"
     (context / "bin").mkdir(parents=True)

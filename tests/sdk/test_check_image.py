@@ -64,7 +64,7 @@ def busybox() -> bytes:
 
 
 def sound() -> Layout:
-    """Gives a closure as it should be: a namespace with a program, and the shell it runs on."""
+    """Return a closure as it should be: a namespace with a program, and the shell it runs on."""
     package = f"store/{ENTRY}/python/{PACKAGE}"
     program = f"#!/nix/store/{SHELL}/bin/sh\necho usage\n".encode()
     return Layout(
@@ -82,7 +82,7 @@ def sound() -> Layout:
 
 
 def write(layout: Layout, directory: Path) -> Path:
-    """Writes a layout as a bundle."""
+    """Write a layout as a bundle."""
     for name, file in layout.files.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def write(layout: Layout, directory: Path) -> Path:
 
 @contextmanager
 def image_of(layout: Layout) -> Iterator[str]:
-    """Gives an image of a layout, for the length of a block."""
+    """Yield an image of a layout, for the length of a block."""
     tag = f"agentix-test/checked:{secrets.token_hex(8)}"
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
@@ -127,7 +127,7 @@ def docker(*arguments: str, stdin: bytes | None = None) -> str:
 
 
 def left_in_engine() -> tuple[list[str], list[str]]:
-    """Gives the containers and images of checks that the engine still has."""
+    """Return the containers and images of checks that the engine still has."""
     containers = docker("ps", "--all", "--format", "{{.Names}}").split()
     images = docker("images", "--format", "{{.Repository}}").split()
     return (

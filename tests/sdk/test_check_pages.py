@@ -73,7 +73,7 @@ def test_what_cannot_be_checked_or_explained_is_exit_code_2(
 
 
 def follow(blocks: list[Block], directory: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Writes the files of blocks and types their commands; gives what `check` printed."""
+    """Write the files of blocks and type their commands; return what `check` printed."""
     printed = []
     for block in blocks:
         if block.title is not None:
@@ -84,14 +84,14 @@ def follow(blocks: list[Block], directory: Path, capsys: pytest.CaptureFixture[s
 
 
 def write(block: Block, directory: Path) -> None:
-    """Writes the file of a block."""
+    """Write the file of a block."""
     path = directory / str(block.title)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(block.text)
 
 
 def take(step: Step, directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Types one command; our own is run in this process, which spares its start."""
+    """Type one command; our own is run in this process, which spares its start."""
     if not step.command.startswith("agentix-namespace "):
         subprocess.run(step.command, shell=True, cwd=directory, check=True)
         return ""
@@ -104,7 +104,7 @@ def take(step: Step, directory: Path, capsys: pytest.CaptureFixture[str]) -> str
 
 @pytest.fixture
 def greeter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Gives the namespace that all pages start from, as the working directory."""
+    """Return the namespace that all pages start from, as the working directory."""
     monkeypatch.chdir(tmp_path)
     for block in in_sections(read_blocks(INDEX), START):
         if block.title is not None:
@@ -115,7 +115,7 @@ def greeter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def closure(greeter: Path) -> Path:
-    """Gives the closure that the pages about images start from, beside the namespace."""
+    """Return the closure that the pages about images start from, beside the namespace."""
     [block] = in_sections(read_blocks(INDEX), CLOSURE)
     for step in read_steps(block)[:-1]:
         subprocess.run(step.command, shell=True, cwd=greeter, check=True)
@@ -123,7 +123,7 @@ def closure(greeter: Path) -> Path:
 
 
 def break_and_fix(code: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Follows the page of a code."""
+    """Follow the page of a code."""
     blocks = read_blocks(PAGES / f"{code}.md")
     [broken] = follow(in_sections(blocks, "Broken"), directory, capsys)
     assert set(re.findall(r": (AGX\d{3}) ", broken)) == {code}

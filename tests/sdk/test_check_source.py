@@ -20,7 +20,7 @@ NAMESPACES = Path(__file__).resolve().parents[2] / "namespaces"
 
 
 def check_source(path: Path, time_limit: float = 30.0) -> list[Finding]:
-    """Gives the findings in the order of lines."""
+    """Return the findings in the order of lines."""
     return sorted(set(check_at(path, time_limit)), key=lambda item: (item.line or 0, item.code))
 
 
@@ -52,7 +52,7 @@ def test_several_mistakes_are_all_told(tmp_path: Path) -> None:
     assert found == [(4, "AGX302"), (7, "AGX301"), (7, "AGX303")]
 
 
-@pytest.mark.parametrize("body", ["...", "pass", '"""Gives nothing."""'])
+@pytest.mark.parametrize("body", ["...", "pass", '"""Return nothing."""'])
 def test_stub_without_a_body_is_to_be_bound(tmp_path: Path, body: str) -> None:
     write_namespace(tmp_path, stubs=f"{STUBS}\ndef lost() -> None:\n    {body}\n")
     [finding] = check_source(tmp_path)
@@ -110,7 +110,7 @@ def test_link_that_an_editor_locks_a_file_by_is_no_module(tmp_path: Path) -> Non
 
 
 def write_hanging(directory: Path) -> Path:
-    """Writes a namespace whose import starts a process and hangs, and notes both in `pids`."""
+    """Write a namespace whose import starts a process and hangs, and note both in `pids`."""
     hang = (
         "import os, pathlib, subprocess, sys\n"
         "child = subprocess.Popen(['sleep', '600'])\n"
@@ -123,7 +123,7 @@ def write_hanging(directory: Path) -> Path:
 
 
 def still_alive(directory: Path) -> list[int]:
-    """Gives which of the noted processes are alive."""
+    """Return which of the noted processes are alive."""
     return [pid for pid in map(int, (directory / "pids").read_text().split()) if is_alive(pid)]
 
 

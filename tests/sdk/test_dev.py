@@ -37,7 +37,7 @@ class Development:
     address: str
 
     async def line(self, pattern: str) -> re.Match[str]:
-        """Waits for the line that matches; lines before it are none of the test's business."""
+        """Wait for the line that matches; lines before it are none of the test's business."""
         assert self.process.stdout is not None
         seen: list[str] = []
         async with asyncio.timeout(DEADLINE):
@@ -48,7 +48,7 @@ class Development:
         raise AssertionError(f"no line {pattern!r} among {seen}")
 
     def save(self, old: str, new: str) -> None:
-        """Saves the impl with a change, as editors do: beside it, then in its place."""
+        """Save the impl with a change, as editors do: beside it, then in its place."""
         impl = self.source / "agentix_namespaces/counter/_impl.py"
         text = impl.read_text()
         assert old in text
@@ -59,14 +59,14 @@ class Development:
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """Gives a directory whose path is short enough for sockets; the command must leave it empty."""
+    """Yield a directory whose path is short enough for sockets; the command must leave it empty."""
     with tempfile.TemporaryDirectory(prefix="ax-") as directory:
         yield Path(directory)
 
 
 @asynccontextmanager
 async def developing(source: Path, temporary: Path) -> AsyncIterator[Development]:
-    """Runs the command, up to its end by Ctrl-C; it must leave nothing behind."""
+    """Run the command, up to its end by Ctrl-C; it must leave nothing behind."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "agentix.namespace_sdk", "dev", source),
         env={**os.environ, "TMPDIR": str(temporary)},
@@ -91,14 +91,14 @@ async def developing(source: Path, temporary: Path) -> AsyncIterator[Development
 
 
 async def only_one_sandbox(temporary: Path) -> None:
-    """Waits until all sandboxes are gone but the one that serves."""
+    """Wait until all sandboxes are gone but the one that serves."""
     async with asyncio.timeout(DEADLINE):
         while len(glob.glob(f"{temporary}/agentix-dev-*/*/*/socket")) != 1:
             await asyncio.to_thread(os.sched_yield)
 
 
 def processes_with(text: str) -> list[str]:
-    """Gives the command lines of processes that name something."""
+    """Return the command lines of processes that name something."""
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -152,7 +152,7 @@ GATED = """        yield word
 
 @asynccontextmanager
 async def gate_on_loopback() -> AsyncIterator[tuple[int, asyncio.Queue[asyncio.StreamWriter]]]:
-    """Gives a port, and the connections to it."""
+    """Yield a port, and the connections to it."""
     waiting: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     gate = await asyncio.start_server(lambda _, writer: waiting.put_nowait(writer), "127.0.0.1", 0)
     async with gate:
@@ -190,7 +190,7 @@ async def test_call_under_way_ends_in_the_sandbox_where_it_began(
 
 
 def one_then_wait(closed: str) -> AsyncIterator[int]:
-    """Stands for the probe's stub."""
+    """Stand in for the probe's stub."""
     raise NotImplementedError
 
 
@@ -236,7 +236,7 @@ async def test_namespace_that_is_broken_at_first_is_taken_once_it_is_mended(
 
 
 def stubs_of(source: Path) -> Any:
-    """Imports the counter's stubs as they are now, without their impl."""
+    """Import the counter's stubs as they are now, without their impl."""
     import importlib.util
 
     path = source / "agentix_namespaces/counter/__init__.py"

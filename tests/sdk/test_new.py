@@ -39,7 +39,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def files_of(directory: Path) -> set[str]:
-    """Gives the files of a namespace, without what running its tests leaves there."""
+    """Return the files of a namespace, without what running its tests leaves there."""
     caches = {"__pycache__", ".pytest_cache"}
     paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
     return {str(path) for path in paths if caches.isdisjoint(path.parts)}
@@ -159,7 +159,7 @@ def test_names_fold_to_one(name: str) -> None:
 
 
 def test_interrupted_rendering_leaves_nothing(tmp_path: Path) -> None:
-    """Renders into a directory in which the template's last step cannot be done."""
+    """Render into a directory in which the template's last step cannot be done."""
     script = (
         "import sys, pathlib\n"
         "from agentix.namespace_sdk import new\n"

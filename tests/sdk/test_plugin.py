@@ -37,7 +37,7 @@ async def test_call_in_a_sandbox(sandbox: RuntimeClient) -> None:
 
 @pytest.fixture
 def tool(rendered: Path, tmp_path: Path) -> Path:
-    """Gives a copy of the rendered tool, to be written to."""
+    """Return a copy of the rendered tool, to be written to."""
     ignore = shutil.ignore_patterns("__pycache__", ".pytest_cache")
     return shutil.copytree(rendered / "my-tool", tmp_path / "my-tool", ignore=ignore)
 

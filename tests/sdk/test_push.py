@@ -58,7 +58,7 @@ class Registry:
 
 @contextmanager
 def started_registry(directory: Path, authentication: str = "") -> Iterator[Registry]:
-    """Starts Debian's docker-registry, with its files in a directory."""
+    """Start Debian's docker-registry, with its files in a directory."""
     program = shutil.which("docker-registry")
     if program is None:
         assert os.environ.get("AGENTIX_REQUIRE_DOCKER") != "1", "docker-registry is not installed"
@@ -80,7 +80,7 @@ def started_registry(directory: Path, authentication: str = "") -> Iterator[Regi
 
 @pytest.fixture
 def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]:
-    """Starts a registry; with a login where the test's parameter is the login."""
+    """Start a registry; with a login where the test's parameter is the login."""
     authentication = ""
     if hasattr(request, "param"):
         (tmp_path / "htpasswd").write_text(f"{request.param}\n")
@@ -90,7 +90,7 @@ def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registr
 
 
 def keep_login(directory: Path, host: str, login: str) -> None:
-    """Keeps a login where `docker login` does."""
+    """Keep a login where `docker login` does."""
     kept = {"auths": {host: {"auth": base64.b64encode(login.encode()).decode()}}}
     directory.mkdir(exist_ok=True)
     (directory / "config.json").write_text(json.dumps(kept))

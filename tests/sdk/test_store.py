@@ -14,7 +14,7 @@ TREE = "qifd26pk33n973a9c8cd4pn3lz3y6jz1-tree"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Gives a tree with a file of every kind."""
+    """Return a tree with a file of every kind."""
     tree = tmp_path / "tree"
     (tree / "folder").mkdir(parents=True)
     (tree / "folder" / "program").write_text("#!/bin/sh\n")

@@ -22,7 +22,7 @@ MYPY = [sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "-
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gives a directory with the namespace, its stubs and a caller of them."""
+    """Return a directory with the namespace, its stubs and a caller of them."""
     directory = tmp_path_factory.mktemp("zoo")
     source = write_zoo(directory / "source")
     assert main(["stubs", str(source), "--output", str(directory / "stubs")]) == 0

@@ -19,8 +19,9 @@ FIVE = "Five commands"
 
 @pytest.fixture
 def task_image(docker_target: Target) -> Iterator[None]:
-    """Lets the page's task image be there, by a tag on our own where no registry was asked."""
-    found = subprocess.run(["docker", "image", "inspect", TASK_IMAGE], capture_output=True)
+    """Let the page's task image be there, by a tag on our own where no registry was asked."""
+    command = ["docker", "image", "inspect", TASK_IMAGE]
+    found = subprocess.run(command, capture_output=True, check=False)
     if found.returncode == 0:
         yield
         return
@@ -33,7 +34,7 @@ def task_image(docker_target: Target) -> Iterator[None]:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Workbench:
-    """Gives an empty directory, and an environment into which the page can install."""
+    """Return an empty directory, and an environment into which the page can install."""
     programs = make_environment(tmp_path / "environment")
     command = programs / "agentix-namespace"
     command.write_text(f'#!/bin/sh\nexec {programs}/python -m agentix.namespace_sdk "$@"\n')

@@ -26,7 +26,7 @@ SERVICE = "test-registry"
 
 @dataclass
 class TokenServer:
-    """Gives tokens to whoever logs in; a registry believes its certificate.
+    """A server of tokens for whoever logs in; a registry believes its certificate.
 
     Args:
         certificate: What it signs with.
@@ -40,7 +40,7 @@ class TokenServer:
     """The queries of all requests with the right login."""
 
     def token(self, scope: str) -> str:
-        """Signs a token for a scope such as `repository:team/counter:pull,push`."""
+        """Sign a token for a scope such as `repository:team/counter:pull,push`."""
         kind, name, actions = scope.split(":")
         now = int(time.time())
         claims = {
@@ -65,7 +65,7 @@ class TokenServer:
         return f"{signed}.{_digits(b''.join(part.to_bytes(32, 'big') for part in pair))}"
 
     def answer(self, path: str, authorization: str | None) -> tuple[int, dict[str, Any]]:
-        """Gives the status and the JSON that a request gets."""
+        """Return the status and the JSON that a request gets."""
         if authorization != f"Basic {base64.b64encode(self.login.encode()).decode()}":
             return 401, {"errors": []}
         query = {name: values[0] for name, values in parse_qs(urlsplit(path).query).items()}
@@ -83,7 +83,7 @@ def _text(content: dict[str, Any]) -> str:
 
 @contextmanager
 def token_server(directory: Path, login: str) -> Iterator[TokenServer]:
-    """Serves tokens on a port of this machine."""
+    """Serve tokens on a port of this machine."""
     tokens = TokenServer(make_certificate(directory), login)
 
     class Handler(BaseHTTPRequestHandler):

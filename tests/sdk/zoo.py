@@ -245,7 +245,7 @@ if __name__ == "__main__":
 
 
 def write_zoo(source: Path) -> Path:
-    """Writes the namespace, and gives its directory."""
+    """Write the namespace, and return its directory."""
     package = source / "agentix_namespaces" / "zoo"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(STUBS.replace("\\\\", "\\"))

@@ -1,4 +1,4 @@
-"""Lets `python -m agentix.namespace_sdk` be the command `agentix-namespace`."""
+"""The command `agentix-namespace` as `python -m agentix.namespace_sdk`."""
 
 import sys
 

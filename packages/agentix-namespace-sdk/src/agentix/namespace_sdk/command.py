@@ -1,4 +1,4 @@
-"""The command `agentix-namespace`: makes, checks, builds and runs namespaces.
+"""The command `agentix-namespace`, which makes, checks, builds and runs namespaces.
 
 Each subcommand is a module with `HELP`, `add_arguments` and `run`. These modules import what is
 heavy inside `run`, because every subcommand's arguments are set up at each start.
@@ -21,7 +21,7 @@ SUBCOMMANDS = {"new": new, "check": check, "build": build, "stubs": stubs, "dev"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the command line says.
+    """Run the command.
 
     Args:
         arguments: The words after the command's name; those of the process by default.
@@ -33,21 +33,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except UsageError as error:
-        return _complain(error, 2)
+        return _print_error(error, 2)
     except (AgentixError, OSError) as error:
-        return _complain(error, 1)
+        return _print_error(error, 1)
     except KeyboardInterrupt:
         return 130
 
 
-def _complain(error: Exception, exit_code: int) -> int:
+def _print_error(error: Exception, exit_code: int) -> int:
     print(f"agentix-namespace: {error}", file=sys.stderr)
     return exit_code
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="agentix-namespace", description="Makes, checks, builds and runs namespaces."
+        prog="agentix-namespace", description="Make, check, build and run namespaces."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

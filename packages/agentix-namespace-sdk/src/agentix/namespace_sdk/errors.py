@@ -11,7 +11,18 @@ __all__ = ["BuildError", "RegistryLoginError"]
 
 
 class BuildError(AgentixError):
-    """A program, an engine or a registry that a build needs failed, or is missing."""
+    """A program, an engine or a registry that a build needs failed, or is missing.
+
+    ```python
+    from agentix.namespace_sdk.build.programs import run_program
+    from agentix.namespace_sdk.errors import BuildError
+
+    try:
+        run_program(["no-such-program"])
+    except BuildError as error:
+        assert str(error) == "no-such-program is not installed"
+    ```
+    """
 
 
 class RegistryLoginError(BuildError):

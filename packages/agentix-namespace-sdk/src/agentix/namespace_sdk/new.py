@@ -1,4 +1,4 @@
-"""Makes a namespace from a template: an agent, a dataset or a tool."""
+"""Make a namespace from a template: an agent, a dataset or a tool."""
 
 import argparse
 import json

@@ -1,6 +1,6 @@
 """The pytest plugin: calls into the namespace under test, in this process or in a sandbox.
 
-| fixture | gives |
+| fixture | is |
 |---|---|
 | `namespace_source` | the source tree of the namespace: pytest's root directory |
 | `mounted` | a client of a runtime in this process, which has the source tree mounted |
@@ -41,7 +41,7 @@ TASK_IMAGES = {"local": "/", "docker": "debian:stable-slim"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options of the fixture `sandbox`."""
+    """Add the options of the fixture `sandbox`."""
     group = parser.getgroup("agentix", "Agentix namespaces")
     group.addoption(
         "--deployment",
@@ -58,13 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def namespace_source(pytestconfig: pytest.Config) -> Path:
-    """Gives the source tree of the namespace under test; override it where it is elsewhere."""
+    """Return the source tree of the namespace under test; override it where it is elsewhere."""
     return pytestconfig.rootpath
 
 
 @pytest.fixture
 async def mounted(namespace_source: Path) -> "AsyncIterator[RuntimeClient]":
-    """Gives a client of a runtime in this process, over the real wire."""
+    """Yield a client of a runtime in this process, over the real wire."""
     from agentix.client import RuntimeClient
     from agentix.namespace_sdk.testing import mounted_runtime
 
@@ -77,7 +77,7 @@ async def mounted(namespace_source: Path) -> "AsyncIterator[RuntimeClient]":
 def namespace_image(
     pytestconfig: pytest.Config, namespace_source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> str:
-    """Gives the namespace as the deployment takes it: an image that is built now, or a bundle."""
+    """Return the namespace as the deployment takes it: an image that is built now, or a bundle."""
     if _deployment(pytestconfig) == "docker":
         return _build_image(namespace_source)
     from agentix.local.bundle import make_namespace_bundle
@@ -87,7 +87,7 @@ def namespace_image(
 
 
 def _build_image(source: Path) -> str:
-    """Builds the image and loads it into Docker; nothing is done where the source is unchanged."""
+    """Load the image into Docker, built anew where the source has changed."""
     from agentix.namespace_sdk.build.project import Project
     from agentix.namespace_sdk.command import main
 
@@ -100,7 +100,7 @@ def _build_image(source: Path) -> str:
 def sandbox_config(
     pytestconfig: pytest.Config, namespace_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> "SandboxConfig":
-    """Gives what the sandbox is made of; override it for limits, or for more namespaces."""
+    """Return what the sandbox is made of; override it for limits, or for more namespaces."""
     from agentix.deployment import DEFAULT_RUNTIME, SandboxConfig
 
     chosen = _deployment(pytestconfig)
@@ -115,7 +115,7 @@ def sandbox_config(
 
 @pytest.fixture
 def sandbox_deployment(pytestconfig: pytest.Config) -> "Deployment":
-    """Gives the deployment that makes the sandbox; override it for one of your own."""
+    """Return the deployment that makes the sandbox; override it for one of your own."""
     match _deployment(pytestconfig):
         case "docker":
             from agentix.docker import DockerDeployment
@@ -131,7 +131,7 @@ def sandbox_deployment(pytestconfig: pytest.Config) -> "Deployment":
 async def sandbox(
     sandbox_deployment: "Deployment", sandbox_config: "SandboxConfig"
 ) -> "AsyncIterator[RuntimeClient]":
-    """Gives a client of a sandbox with the namespace, which is deleted after the test."""
+    """Yield a client of a sandbox with the namespace, which is deleted after the test."""
     from agentix.client import RuntimeClient
 
     async with (

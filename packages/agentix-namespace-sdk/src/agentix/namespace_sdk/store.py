@@ -39,7 +39,23 @@ NAME_BYTES = 20
 
 @dataclass(frozen=True)
 class Closure:
-    """A built store path and all the store paths it refers to."""
+    """A built store path and all the store paths it refers to.
+
+    ```python
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from agentix.namespace_sdk.store import Closure, add_to_store, write_bundle
+
+    with TemporaryDirectory() as directory:
+        root = Path(directory)
+        (root / "hello").mkdir()
+        (root / "hello" / "manifest.json").write_text("{}")
+        closure = Closure(add_to_store(root / "hello", "hello", root), (), root)
+        write_bundle(closure, root / "bundle")
+        assert (root / "bundle" / "entry" / "manifest.json").read_text() == "{}"
+    ```
+    """
 
     entry: Path
     """The store path that becomes `entry`, below `/nix/store`."""
@@ -50,12 +66,12 @@ class Closure:
 
     @classmethod
     def of(cls, entry: Path, requisites: str, root: Path) -> "Closure":
-        """Reads what `nix-store --query --requisites` says of a store path."""
+        """Return the closure that the output of `nix-store --query --requisites` describes."""
         paths = (Path(path) for path in requisites.split())
         return cls(entry, tuple(sorted(path for path in paths if path != entry)), root)
 
     def physical(self, path: Path) -> Path:
-        """Finds a store path on disk."""
+        """Return where a store path lies on disk."""
         return self.root / path.relative_to("/")
 
     @property
@@ -65,7 +81,7 @@ class Closure:
 
 
 def add_to_store(tree: Path, name: str, root: Path) -> Path:
-    """Moves a tree into the store below `root`, under the name that its content has.
+    """Move a tree into the store below `root`, under the name that its content has.
 
     Args:
         tree: A file or directory on the same file system; it is gone afterwards.
@@ -86,7 +102,15 @@ def add_to_store(tree: Path, name: str, root: Path) -> Path:
 
 
 def store_name(tree: Path, name: str) -> str:
-    """Gives the name of a tree in the store: of its content alone, not of times and owners.
+    """Return the name of a tree in the store: of its content alone, not of times and owners.
+
+    ```python
+    from pathlib import Path
+
+    from agentix.namespace_sdk.store import store_name
+
+    assert store_name(Path("LICENSE"), "licence").endswith("-licence")
+    ```
 
     Args:
         tree: A file, a link or a directory.
@@ -102,14 +126,14 @@ def store_name(tree: Path, name: str) -> str:
 
 
 def _base32(content: bytes) -> str:
-    """Writes bytes as Nix does: the last digit first."""
+    """Return bytes in Nix's base 32, which has the last digit first."""
     number = int.from_bytes(content, "little")
     digits = len(content) * 8 // 5
     return "".join(ALPHABET[number >> (5 * index) & 31] for index in reversed(range(digits)))
 
 
 def _content_digest(tree: Path) -> bytes:
-    """Digests a tree in Nix's archive format: names, contents, links and executable bits."""
+    """Return the SHA-256 of a tree in Nix's archive format, which has no times and owners."""
     digest = hashlib.sha256(_text(b"nix-archive-1"))
     for piece in _node(tree):
         digest.update(piece)
@@ -143,7 +167,7 @@ def _text(content: bytes) -> bytes:
 
 
 def write_bundle(closure: Closure, directory: Path) -> None:
-    """Makes a directory hold exactly the closure, copying only the paths it lacks.
+    """Make a directory hold exactly the closure, copying only the paths it lacks.
 
         DIRECTORY/store/<hash>-<name>/    every path of the closure
         DIRECTORY/entry                   a relative link into the store
@@ -164,7 +188,7 @@ def write_bundle(closure: Closure, directory: Path) -> None:
 
 
 def _copy_store_path(source: Path, destination: Path) -> None:
-    """Copies a store path; its directories stay writable, so that their owner can delete them."""
+    """Copy a store path; its directories stay writable, so that their owner can delete them."""
     partial = destination.with_name(f".{destination.name}.partial")
     remove(partial)
     if source.is_dir():
@@ -176,7 +200,7 @@ def _copy_store_path(source: Path, destination: Path) -> None:
 
 
 def point_entry(directory: Path, name: str) -> None:
-    """Makes `entry` lead to a store path of the bundle."""
+    """Make `entry` lead to a store path of the bundle."""
     entry = directory / "entry"
     target = f"store/{name}"
     if entry.is_symlink() and entry.readlink() == Path(target):
@@ -188,13 +212,13 @@ def point_entry(directory: Path, name: str) -> None:
 
 
 def make_writable(tree: Path) -> None:
-    """Lets the owner of a copied tree change its directories, which the store forbids."""
+    """Permit the owner of a copied tree to change its directories, which the store forbids."""
     for folder, _, _ in os.walk(tree):
         Path(folder).chmod(stat.S_IRWXU | 0o055)
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a tree, if it is there."""
+    """Remove a file or a tree, if it is there."""
     if path.is_dir() and not path.is_symlink():
         make_writable(path)
         shutil.rmtree(path)
@@ -204,7 +228,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def exclusive(cache: Path) -> Iterator[None]:
-    """Holds a cache, so that builds started at the same time take turns."""
+    """Hold the lock of a cache, so that builds started at the same time take turns."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What the tests of a namespace use: a runtime in their own process, and a look at stubs.
+"""Helpers for the tests of a namespace: a runtime in their own process, and a check of stubs.
 
 The pytest plugin of this distribution offers the runtime as the fixture `mounted`.
 """
@@ -24,11 +24,19 @@ START_TIMEOUT = 30.0
 
 
 def assert_stub_matches_impl(stub: Callable[..., Any], impl: Callable[..., Any]) -> None:
-    """Fails the test whose impl cannot stand behind its stub.
+    """Raise where an impl does not match its stub.
 
     The rule is that of `Dispatcher.bind`: the same parameters in name, kind, order and default,
     an asynchronous generator where the stub streams and none where it does not, and annotations
     that have a JSON form.
+
+    ```python
+    from agentix.namespace_sdk import assert_stub_matches_impl
+    from agentix_namespaces import mock_dataset
+    from agentix_namespaces.mock_dataset import _impl
+
+    assert_stub_matches_impl(mock_dataset.tasks, _impl.tasks)
+    ```
 
     Args:
         stub: A function of the namespace's package.
@@ -45,10 +53,28 @@ def assert_stub_matches_impl(stub: Callable[..., Any], impl: Callable[..., Any])
 
 @contextmanager
 def mounted_runtime(*sources: Path) -> Iterator[str]:
-    """Serves source trees of namespaces by a real runtime in a thread of this process.
+    """Serve source trees of namespaces by a real runtime in a thread of this process.
 
     Calls cross a real socket, and impls run in this process: a debugger, coverage and
     monkeypatching reach them.
+
+    ```python
+    import asyncio
+    from pathlib import Path
+
+    from agentix import RuntimeClient
+    from agentix.namespace_sdk import mounted_runtime
+    from agentix_namespaces import mock_dataset
+
+
+    async def main() -> None:
+        with mounted_runtime(Path("namespaces/mock-dataset")) as url:
+            async with RuntimeClient(url) as client:
+                print(await client.remote(mock_dataset.tasks))
+
+
+    asyncio.run(main())
+    ```
 
     Args:
         sources: Directories with `manifest.json` and `agentix_namespaces/<name>/`.
@@ -73,7 +99,7 @@ def mounted_runtime(*sources: Path) -> Iterator[str]:
 
 
 def _mount(source: Path, entry: Path) -> None:
-    """Lays a source tree out as a mount, by links, so that its modules keep their own paths."""
+    """Make a mount of links to a source tree, so that its modules keep their own paths."""
     read_manifest(source / "manifest.json")
     entry.mkdir(parents=True)
     (entry / "manifest.json").symlink_to(source / "manifest.json")
@@ -96,12 +122,12 @@ class RuntimeThread:
         self._thread = threading.Thread(target=self._run, name="agentix-runtime", daemon=True)
 
     def start(self) -> str:
-        """Starts to serve, and gives the URL once calls are accepted."""
+        """Start to serve, and return the URL once calls are accepted."""
         self._thread.start()
         return self._ready.result(START_TIMEOUT)
 
     def stop(self) -> None:
-        """Ends the calls under way, and returns once the thread has ended."""
+        """End the calls under way, and return once the thread has ended."""
         with suppress(RuntimeError):  # where the runtime ended by itself, its loop is closed
             self._stop()
         self._thread.join(START_TIMEOUT)
@@ -115,7 +141,7 @@ class RuntimeThread:
             self._ready.set_exception(error)  # which start() raises
 
     async def _serve(self) -> None:
-        # Importing the runtime takes a while, which tests that call no fixture need not spend.
+        # Importing the runtime takes a while, and the plugin is imported by every test run.
         from agentix.runtime.app import create_app
         from agentix.runtime.listener import listen, url_of
         from agentix.runtime.server import serve_until

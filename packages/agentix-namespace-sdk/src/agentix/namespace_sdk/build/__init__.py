@@ -1,4 +1,4 @@
-"""Builds a namespace: an image, an archive or a bundle of it, the same for the same source.
+"""Build a namespace: an image, an archive or a bundle of it, the same for the same source.
 
 Build ──► project     the source tree and its wheels
      ├──► builders    the closure: by this library, by Nix, or by Docker with Nix inside

@@ -1,8 +1,8 @@
 """A Docker image archive of a closure, the same bytes for the same closure.
 
-Docker gives an image built or imported the usual ways a new id each time, and a
-deployment fills one volume per id. Here nothing depends on when or where the
-archive is written, so two builds of one source share one id and one volume.
+An image that Docker builds or imports has a new id each time, and a deployment fills one volume for
+each id. This archive does not depend on when or where it is written, so that two builds of one
+source share one id and one volume.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 ARCHIVE_FORMAT = 1
-"""Raised when the same contents give another archive than before."""
+"""Increased when the same contents make another archive than before."""
 
 CREATED = "1970-01-01T00:00:01Z"
 MODIFIED = 1
@@ -74,7 +74,7 @@ class Archive:
 
     @property
     def record(self) -> Path:
-        """The small file beside the archive that tells what it is of."""
+        """The small file beside the archive that names its contents."""
         return self.path.with_suffix(".json")
 
 
@@ -91,7 +91,7 @@ class Layer:
 def ensure_archive(contents: Contents, path: Path) -> Archive:
     """Write an image's archive, unless the one there is of the same contents.
 
-    A small file beside the archive tells what it is of.
+    A small file beside the archive names its contents.
     """
     record = path.with_suffix(".json")
     made_of = contents.identity()

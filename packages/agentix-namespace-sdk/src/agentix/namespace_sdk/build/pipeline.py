@@ -65,7 +65,7 @@ class Build:
     nix_image: str
     """The image with Nix that the Docker builder builds in."""
     progress: "Progress"
-    """Who is told about the steps."""
+    """What shows the steps."""
 
     @contextmanager
     def run(self) -> Iterator["BuildResult"]:
@@ -124,7 +124,7 @@ class BuildResult:
     """A closure with its record, and what can be made of it."""
 
     build: Build
-    """What was asked for."""
+    """What was to be built."""
     record: BuildRecord
     """What went in, and what came out."""
 

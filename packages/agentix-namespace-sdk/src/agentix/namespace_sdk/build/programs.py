@@ -1,4 +1,4 @@
-"""Programs of this machine that builds run, Nix, Docker and pip, and what they tell of it."""
+"""Programs of this machine that builds run: Nix, Docker and pip; and what is there of them."""
 
 import json
 import platform

@@ -145,8 +145,9 @@ class RepositoryClient:
             answer = await self._send_request(method, url, body, headers)
         if answer.status >= 400 and not (missing and answer.status == 404):
             reason = (await answer.text())[:500].strip()
-            told = f"{method} {url} failed with status {answer.status}: {reason}".removesuffix(": ")
-            raise RegistryLoginError(told) if answer.status in ACCESS_DENIED else BuildError(told)
+            message = f"{method} {url} failed with status {answer.status}: {reason}"
+            failure = RegistryLoginError if answer.status in ACCESS_DENIED else BuildError
+            raise failure(message.removesuffix(": "))
         return answer
 
     async def _send_request(

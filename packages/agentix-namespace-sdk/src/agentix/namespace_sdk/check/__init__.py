@@ -1,4 +1,4 @@
-"""Checks a namespace against the protocol: a source tree, a bundle or an image.
+"""Check a namespace against the protocol: a source tree, a bundle or an image.
 
 check ──► rules     what can be broken, each rule beside its function
     ├──► source     a source tree: manifest, layout, stubs; `importing` in a child process
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     """Check what was given, or explain a rule; return 1 where a rule is broken.
 
     Raises:
-        UsageError: There is nothing of that name, or it cannot be looked at.
+        UsageError: There is nothing of that name, or it cannot be read.
     """
     from agentix.namespace_sdk.check.report import FORMATS, explain
     from agentix.namespace_sdk.check.rules import find_rule

@@ -111,7 +111,7 @@ class ClosureFiles:
 
 
 def _normal(path: Path) -> str:
-    """Return a path without `..`, as far as its own parts tell."""
+    """Return a path without `..`, links not looked up."""
     parts: list[str] = []
     for part in path.parts:
         if part == "..":
@@ -247,7 +247,7 @@ def unusable_program(closure: ClosureFiles) -> Iterator[Breach]:
         shown = closure.entry / "bin" / name
         program = closure.find(path)
         if program is None or not program.is_file():
-            continue  # AGX503 tells of a dangling link
+            continue  # a dangling link is AGX503
         if not program.stat().st_mode & 0o111:
             yield closure.breach(shown, "nobody may execute it")
         interpreter = interpreter_of(program)

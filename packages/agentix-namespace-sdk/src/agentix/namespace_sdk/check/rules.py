@@ -1,11 +1,11 @@
 """Rules of the protocol, and findings of where they are broken.
 
-A rule stands beside what finds its breaches, so that its code, its title, what to do, why it is
-there and how it is checked are in one place:
+A rule is a function with its code, its title and what to do:
 
     @rule("AGX204", "no `py.typed`", fix="add an empty `py.typed`")
-    def no_marker(package: NamespacePackage) -> Iterator[Breach]:
-        \"""Type checkers look into an installed package only where it has a file `py.typed`.\"""
+    def no_marker(package: NamespacePackage) -> Iterator[Breach]: ...
+
+Its docstring says why there is the rule; its body yields the places where it is broken.
 
 AGX1xx is about the manifest, AGX2xx about the layout of the package, AGX3xx about stubs and their
 annotations, AGX4xx about what happens when the package is imported and registered, and AGX5xx
@@ -43,7 +43,7 @@ class Finding:
     ```python
     from agentix.namespace_sdk.check import check
 
-    for finding in check("."):
+    for finding in check("namespaces/mock-agent"):
         print(finding.place, finding.code, finding.message, finding.rule.fix)
     ```
     """
@@ -130,7 +130,15 @@ def rule(code: str, title: str, *, fix: str) -> Callable[[Callable[P, Iterable[B
 
 
 def all_rules() -> Mapping[str, Rule[Any]]:
-    """Return all rules, by code and in its order."""
+    """Return all rules, by code and in its order.
+
+    ```python
+    from agentix.namespace_sdk.check.rules import all_rules
+
+    for rule in all_rules().values():
+        print(rule.code, rule.title)
+    ```
+    """
     # The module of closures imports all other modules that have rules.
     import agentix.namespace_sdk.check.closure  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Source trees, and entries of closures, held against the rules that reading their files tells.
+"""Source trees and entries of closures, held against the rules that need no import.
 
 check_source ──► manifest (AGX1xx) ──► project and links (AGX206 to AGX208)
                                   └──► check_tree ──► layout (AGX2xx) and stubs (AGX3xx)
@@ -91,9 +91,9 @@ def check_tree(package: NamespacePackage, time_limit: float = TIME_LIMIT) -> lis
         ]
         report = child.finish(package)
     findings += [*stub_with_body(package, report.bound), *unbound_stub(package, report.bound)]
-    # A missing module or a wrong syntax is told once, and not again by the import.
-    told_by_import = {"AGX401"} if broken_modules else set()
-    return findings + [item for item in report.findings if item.code not in told_by_import]
+    # The import fails because of a missing module or a wrong syntax, which is a finding already.
+    known = {"AGX401"} if broken_modules else set()
+    return findings + [item for item in report.findings if item.code not in known]
 
 
 # The manifest
@@ -332,7 +332,7 @@ def other_version_in_project(package: NamespacePackage) -> Iterator[Breach]:
     try:
         version = _look_up(package.tree.project, "project", "version")
     except ValueError:
-        return  # AGX206 tells of a malformed file
+        return  # a malformed file is AGX206
     if isinstance(version, str) and version != package.manifest.version:
         path = package.tree.root / "pyproject.toml"
         reason = f"version {version}, and the manifest's is {package.manifest.version}"

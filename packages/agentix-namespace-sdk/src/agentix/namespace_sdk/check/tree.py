@@ -142,7 +142,7 @@ def _modules_of_directory(python: Path) -> frozenset[str]:
 def _modules_of_wheels(source: Path) -> frozenset[str]:
     """Return the modules of the wheels that `[tool.agentix-namespace]` asks for.
 
-    What is malformed has none; a rule or the build tells about it.
+    What is malformed has none: a rule, or the build, refuses it.
     """
     try:
         wheels = [

@@ -1,4 +1,4 @@
-"""Runs a namespace on this machine, reloads it at each save, and prints each call.
+"""Run a namespace on this machine, reload it at each save, and print each call.
 
 caller ──► Proxy ──► sandbox of the newest source, made by DevServer
                 └──► sandbox of the source before, until its calls have ended

@@ -1,4 +1,4 @@
-"""Writes a typed stub package from an image, a bundle or a sandbox that runs."""
+"""Write a typed stub package from an image, a bundle or a sandbox that runs."""
 
 import argparse
 import asyncio

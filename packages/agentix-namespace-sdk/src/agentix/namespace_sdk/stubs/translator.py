@@ -49,7 +49,7 @@ HASHABLE = {"bool", "bytes", "float", "int", "str", *FORMATS.values()}
 """What sets can hold."""
 
 UNKNOWN = "typing.cast(typing.Any, None)"
-"""Stands for a default that only the namespace knows."""
+"""The expression of a default that only the namespace knows."""
 
 CALLS = {
     "datetime.date": "datetime.date.fromisoformat({})",

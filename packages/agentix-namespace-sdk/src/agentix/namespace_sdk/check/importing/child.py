@@ -60,7 +60,7 @@ SIDE_EFFECTS = (
 
 @dataclass
 class ImportReport:
-    """What importing a namespace told; written by the child and read by its parent."""
+    """What importing a namespace showed, written by the child and read by its parent."""
 
     findings: list[Finding] = field(default_factory=list)
     """What was found; files are absolute paths."""
@@ -92,7 +92,7 @@ class ImportProbe:
     def __init__(self, package: str, output: TextIOBase) -> None:
         self._package = package
         self._output = output
-        self._told: set[Finding] = set()
+        self._reported: set[Finding] = set()
         self._bound: dict[str, Callable[..., Any]] = {}
 
     def run(self) -> None:
@@ -101,32 +101,32 @@ class ImportProbe:
         stubs = self._import(self._package)
         if stubs is None:
             return
-        self._tell(heavy_stubs(self._package, stubs, set(sys.modules) - before))
+        self._report(heavy_stubs(self._package, stubs, set(sys.modules) - before))
         with self._observed_bindings() as bindings:
             registering = self._import(f"{self._package}._register")
             if registering is None:
                 return
             registration = Registration.observe(registering, bindings)
-        self._tell(failing_register(self._package, registration))
-        self._tell(impure_register(registration))
-        self._tell(slow_import(registration))
+        self._report(failing_register(self._package, registration))
+        self._report(impure_register(registration))
+        self._report(slow_import(registration))
         if registration.succeeded:
             self._write(ImportReport(bound=sorted(self._bound)))
             for stub in self._bound.values():
-                self._tell(type_without_json(stub))
-                self._tell(lossy_type(stub))
+                self._report(type_without_json(stub))
+                self._report(lossy_type(stub))
         self._write(ImportReport(done=True))
 
     def _import(self, name: str) -> ModuleType | None:
         try:
             return importlib.import_module(name)
         except BaseException as error:
-            self._tell(broken_import(self._package, error, sys.modules.get(self._package)))
+            self._report(broken_import(self._package, error, sys.modules.get(self._package)))
             return None
 
     @contextmanager
     def _observed_bindings(self) -> Iterator[dict[int, list[str]]]:
-        """Let `Dispatcher.bind` refuse nothing, and tell all that is wrong with a binding.
+        """Let `Dispatcher.bind` refuse nothing, and report all that is wrong with a binding.
 
         Yields:
             The names that were bound to each dispatcher, by its identity.
@@ -147,19 +147,19 @@ class ImportProbe:
         try:
             contract = stub_of(stub)
         except StubError:
-            self._tell(type_without_json(stub))
+            self._report(type_without_json(stub))
             return
         if contract.package != self._package:
-            self._tell(foreign_stub(self._package, stub))
+            self._report(foreign_stub(self._package, stub))
             return
         self._bound[contract.method] = stub
-        self._tell(mismatched_impl(stub, impl, bind))
+        self._report(mismatched_impl(stub, impl, bind))
 
-    def _tell(self, findings: Iterable[Finding]) -> None:
+    def _report(self, findings: Iterable[Finding]) -> None:
         """Write findings, each once, although `register()` is called twice."""
-        new = [finding for finding in findings if finding not in self._told]
+        new = [finding for finding in findings if finding not in self._reported]
         if new:
-            self._told.update(new)
+            self._reported.update(new)
             self._write(ImportReport(new))
 
     def _write(self, part: ImportReport) -> None:
@@ -276,21 +276,21 @@ class ProcessState:
     def changes(self, module: ModuleType) -> list[str]:
         """Return what is not as it was."""
         now = ProcessState.of(module)
-        told = [
+        changes = [
             f"changes the global {name!r}"
             for name, value in now.globals.items()
             # The interpreter has globals of its own there, such as __warningregistry__.
             if not name.startswith("__") and value != self.globals.get(name)
         ]
         if now.environment != self.environment:
-            told.append("changes the environment")
+            changes.append("changes the environment")
         if now.path != self.path:
-            told.append("changes sys.path")
+            changes.append("changes sys.path")
         if now.directory != self.directory:
-            told.append("changes the working directory")
+            changes.append("changes the working directory")
         if now.threads - self.threads:
-            told.append("starts a thread")
-        return told
+            changes.append("starts a thread")
+        return changes
 
 
 def _fingerprint(value: Any) -> tuple[int, ...]:
@@ -499,8 +499,8 @@ def _at_raise(package: str, error: BaseException, module: ModuleType | None) -> 
 def _first_lost(annotation: Any) -> str | None:
     """Return which value of a type JSON loses, and how, where there is one."""
     try:
-        told = (lost_value(annotation, value) for value in values_of(annotation))
-        return next((lost for lost in told if lost is not None), None)
+        losses = (lost_value(annotation, value) for value in values_of(annotation))
+        return next((loss for loss in losses if loss is not None), None)
     except Exception as error:  # comparing and printing a value is code of the namespace
         return f"a value raised {type(error).__name__} when it was compared or shown"
 
