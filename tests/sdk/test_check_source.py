@@ -209,6 +209,24 @@ def test_impure_register_is_told(tmp_path: Path, line: str, effect: str) -> None
     assert messages[0].startswith(f"register() {effect.format(tmp=tmp_path)}")
 
 
+RAISING = """\
+import time
+calls = []
+def register():
+    calls.append(1)
+    if len(calls) == {raising}:
+        raise OSError("why")
+    time.sleep(1.1)
+"""
+
+
+@pytest.mark.parametrize("raising", [1, 2])
+def test_register_that_raises_is_not_called_slow(tmp_path: Path, raising: int) -> None:
+    found = check_source(write_namespace(tmp_path, register=RAISING.format(raising=raising)))
+    assert ("AGX404", "OSError: why") in [(item.code, item.message) for item in found]
+    assert "AGX406" not in codes(found)
+
+
 KEPT = """\
 from agentix.dispatch import Dispatcher
 from . import _impl, greet

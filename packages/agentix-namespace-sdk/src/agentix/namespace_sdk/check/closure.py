@@ -255,11 +255,7 @@ def unusable_program(closure: ClosureFiles) -> Iterator[Breach]:
             yield closure.breach(shown, f"it needs {interpreter}, which is not in the closure")
 
 
-@rule(
-    "AGX505",
-    "something is writable for everybody",
-    fix="take the permission away: `chmod o-w`",
-)
+@rule("AGX505", "something is writable for everybody", fix="take the permission away: `chmod o-w`")
 def writable_file(closure: ClosureFiles) -> Iterator[Breach]:
     """What is in a closure is the same for all sandboxes that mount it.
 

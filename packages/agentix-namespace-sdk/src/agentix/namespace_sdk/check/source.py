@@ -147,11 +147,7 @@ def missing_text(tree: Tree) -> Iterator[Breach]:
     yield from _wrong_fields(tree, "text")
 
 
-@rule(
-    "AGX105",
-    "the version is not a semantic version",
-    fix="write three numbers, such as `1.0.0`",
-)
+@rule("AGX105", "the version is not a semantic version", fix="write three numbers, such as `1.0.0`")
 def other_version(tree: Tree) -> Iterator[Breach]:
     """`version` is a semantic version: three numbers without leading zeros.
 
@@ -217,9 +213,7 @@ def _line_of_field(field: str, text: str) -> int:
 
 
 @rule(
-    "AGX201",
-    "the package is not there",
-    fix="make the directory that the manifest's package names",
+    "AGX201", "the package is not there", fix="make the directory that the manifest's package names"
 )
 def no_package(package: NamespacePackage) -> Iterator[Breach]:
     """The package that the manifest names lies where Python finds it.
@@ -265,11 +259,7 @@ def missing_module(package: NamespacePackage) -> Iterator[Breach]:
             yield package.tree.breach(path, f"{name} is missing")
 
 
-@rule(
-    "AGX204",
-    "no `py.typed`",
-    fix="add an empty `py.typed`, so that type checkers use the stubs",
-)
+@rule("AGX204", "no `py.typed`", fix="add an empty `py.typed`, so that type checkers use the stubs")
 def no_marker(package: NamespacePackage) -> Iterator[Breach]:
     """Type checkers look into an installed package only where it has a file `py.typed` (PEP 561).
 

@@ -201,19 +201,20 @@ class Registration:
         if not callable(register):
             return cls(module, None)
         monitor, state = SideEffectMonitor(), ProcessState.of(module)
-        started = perf_counter()
+        first: object = None
+        second: object = None
+        error: BaseException | None = None
+        seconds, started = 0.0, perf_counter()
         try:
             with monitor:
                 first = register()
                 seconds = perf_counter() - started
                 second = register()
-        except BaseException as error:
-            effects = [*monitor.effects, *state.changes(module)]
-            return cls(module, register, effects, error)
+        except BaseException as raised:
+            first, error, seconds = None, raised, 0.0
         effects = [*monitor.effects, *state.changes(module)]
         same = bindings.get(id(first), []) == bindings.get(id(second), [])
-        repeatable = first is not second and same
-        return cls(module, register, effects, None, first, seconds, repeatable)
+        return cls(module, register, effects, error, first, seconds, first is not second and same)
 
     @property
     def succeeded(self) -> bool:
