@@ -135,7 +135,13 @@ class ImportProbe:
 
         def bind(dispatcher: Dispatcher, stub: Any, impl: Any) -> None:
             bindings.setdefault(id(dispatcher), []).append(getattr(stub, "__name__", repr(stub)))
-            self._observe(stub, impl, lambda: original(dispatcher, stub, impl))
+            if self._is_own_stub(stub):
+                refusal = None
+                try:
+                    original(dispatcher, stub, impl)
+                except StubError as error:
+                    refusal = str(error)
+                self._report(mismatched_impl(stub, impl, refusal))
 
         Dispatcher.bind = bind  # type: ignore[assignment,method-assign]
         try:
@@ -143,17 +149,18 @@ class ImportProbe:
         finally:
             Dispatcher.bind = original  # type: ignore[method-assign]
 
-    def _observe(self, stub: Any, impl: Any, bind: Callable[[], None]) -> None:
+    def _is_own_stub(self, stub: Any) -> bool:
+        """Return whether this namespace may bind a stub, which is noted; report why it may not."""
         try:
             contract = stub_of(stub)
         except StubError:
             self._report(type_without_json(stub))
-            return
+            return False
         if contract.package != self._package:
             self._report(foreign_stub(self._package, stub))
-            return
+            return False
         self._bound[contract.method] = stub
-        self._report(mismatched_impl(stub, impl, bind))
+        return True
 
     def _report(self, findings: Iterable[Finding]) -> None:
         """Write findings, each once, although `register()` is called twice."""
@@ -318,7 +325,7 @@ def _fingerprint(value: Any) -> tuple[int, ...]:
     ),
 )
 def mismatched_impl(
-    stub: Callable[..., Any], impl: object, bind: Callable[[], None]
+    stub: Callable[..., Any], impl: object, refusal: str | None
 ) -> Iterator[Breach]:
     """An impl takes what its stub promises: the same parameters in name, kind, order and default.
 
@@ -331,10 +338,8 @@ def mismatched_impl(
         contract = stub_of(stub)
         reason = f"{contract.package}.{contract.method} is bound to itself, not to an impl"
         yield _at_function(stub, reason)
-    try:
-        bind()
-    except StubError as error:
-        yield _at_function(stub, str(error))
+    if refusal is not None:
+        yield _at_function(stub, refusal)
 
 
 @rule(
