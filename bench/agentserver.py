@@ -15,7 +15,7 @@ from typing import Any
 
 from lxml import etree
 
-from agentix.agentserver import Organism, OrganismSpec
+from agentix.agentserver import Organism, OrganismSpec, wrap
 from agentix.agentserver.payload import PayloadCodec, describe_record
 from agentix.agentserver.xml.envelope import open_envelope
 from agentix.agentserver.xml.limits import Limits
@@ -29,7 +29,6 @@ from bench.rows import Bound, Row, Skipped, at_least, at_most, compared, measure
 __all__ = ["measure"]
 
 LISTENERS = Path(__file__).parent / "listeners"
-ENVELOPE = "https://xml-pipeline.org/ns/envelope/v1"
 ROOT = "calculator.add.addpayload"
 PAYLOAD = f"<{ROOT}><a>7</a><b>35</b></{ROOT}>".encode()
 FLOOR_XSD = f"""<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="{ROOT}">
@@ -93,9 +92,7 @@ async def _organism(**changes: Any) -> AsyncIterator[Organism]:
 
 
 def _message(thread: str, payload: str = PAYLOAD.decode()) -> bytes:
-    payload = payload.replace(">", ' xmlns="">', 1)
-    meta = f"<meta><from>bench</from><thread>{thread}</thread></meta>"
-    return f'<message xmlns="{ENVELOPE}">{meta}{payload}</message>'.encode()
+    return wrap(payload, "bench", thread)
 
 
 def _thread() -> str:
@@ -147,6 +144,12 @@ async def _codec() -> list[Row]:
         assert codec.validate(payload)
         return codec.decode(payload)
 
+    async def opened() -> float:
+        return _microseconds(lambda: open_envelope(message, limits))
+
+    async def wrapped() -> float:
+        return _microseconds(lambda: open_envelope(wrap(PAYLOAD), limits))
+
     async def floor() -> float:
         return _microseconds(_raw())
 
@@ -157,7 +160,11 @@ async def _codec() -> list[Row]:
         return _microseconds(read_message)
 
     floors, payloads, envelopes = await take_turns(ROUNDS, floor, payload, envelope)
+    opens, wraps = await take_turns(ROUNDS, opened, wrapped)
     return [
+        compared(
+            "a message wrapped and opened; floor: opened only", "us", wraps, opens, at_most(2)
+        ),
         compared("a payload read; floor: raw lxml", "us", payloads, floors, at_most(6)),
         compared("a whole message read", "us", envelopes, floors, at_most(12)),
     ]

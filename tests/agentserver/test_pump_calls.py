@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from agentix.agentserver import Organism
+from agentix.agentserver import Organism, wrap
 from agentix.agentserver.pipeline import MessageState
-from tests.agentserver.conftest import Start, security
+from tests.agentserver.conftest import Start, events, security
 from tests.agentserver.messages import (
     ENVELOPE,
     INVALID,
@@ -32,6 +32,15 @@ async def test_a08_fields_come_in_any_order_and_may_be_absent(organism: Organism
     assert reply == egress("calculator.add", '<result xmlns="">0</result>')
     twice = envelope(add("7</a><a>8", 35))
     assert await organism.call(twice, "ext") == [egress("core", huh(INVALID, twice))]
+
+
+@pytest.mark.parametrize("payload", [add(7, 35).replace(' xmlns=""', ""), add(7, 35)])
+async def test_a_wrapped_payload_leaves_nothing_to_repair(start: Start, payload: str) -> None:
+    organism = await start()
+    replies = [await organism.call(wrap(payload)) for _ in range(2)]
+    assert [b'<result xmlns="">42</result>' in reply for (reply,) in replies] == [True, True]
+    assert replies[0] != replies[1]  # each has a thread of its own
+    assert await events(organism, "repair") == []
 
 
 async def test_a29_an_unknown_root_is_answered_as_an_invalid_payload(organism: Organism) -> None:

@@ -1,12 +1,14 @@
 """Calls: what a caller gives an organism, and what it gets for it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from agentix.agentserver.core import ENVELOPE_NAMESPACE
 from agentix.agentserver.errors import AgentServerError
+from agentix.agentserver.names import new_thread_id
 from agentix.agentserver.principal import LOCAL
+from agentix.agentserver.xml.envelope import END, TAG, escape, opening
 
 __all__ = ["CallTimeoutError", "OrganismClosedError", "Receipt", "ThreadInfo", "wrap"]
 
@@ -52,17 +54,39 @@ class ThreadInfo:
     """The principal that owns the conversation, then the listeners down to this one."""
 
 
+UNQUALIFIED = re.compile(rf"<{TAG}(?=>)".encode())
+"""The start of an element without a prefix and without attributes."""
+
+
 def wrap(payload: str | bytes, sender: str = LOCAL.name, thread: str | None = None) -> bytes:
-    """Puts a payload into an envelope.
+    """Put a payload into an envelope.
+
+    The envelope of a payload that is in canonical form is in canonical form too, which is read in a
+    fraction of the time that any other takes.
 
     Args:
         payload: One element.
         sender: The principal that will post it.
         thread: The thread to go on with; `None` begins a new one.
+
+    Example:
+        ```python
+        import uuid
+
+        from agentix.agentserver import wrap
+
+        first = wrap("<add.addpayload><a>7</a></add.addpayload>")
+        second = wrap("<add.addpayload><a>8</a></add.addpayload>", thread=str(uuid.uuid4()))
+        ```
     """
     body = payload.encode() if isinstance(payload, str) else payload
-    meta = f"<e:from>{escape(sender)}</e:from>"
-    if thread:
-        meta += f"<e:thread>{escape(thread)}</e:thread>"
+    named = escape(thread or new_thread_id())
+    start = UNQUALIFIED.match(body)
+    if start is not None:
+        head = f'{opening(sender, None)[0]}{named}</thread></meta>{start[0].decode()} xmlns=""'
+        return head.encode() + body[start.end() :] + END.encode()
+    # Only the payload says what its prefixes and attributes are, so it is left as it came: a prefix
+    # for the envelope keeps the default namespace, which the payload may inherit, absent.
+    meta = f"<e:from>{escape(sender)}</e:from><e:thread>{named}</e:thread>"
     head = f'<e:message xmlns:e="{ENVELOPE_NAMESPACE}"><e:meta>{meta}</e:meta>'
     return head.encode() + body + b"</e:message>"
