@@ -18,7 +18,7 @@ from lxml import etree
 from agentix.agentserver import Organism, OrganismSpec, wrap
 from agentix.agentserver.payload import PayloadCodec, describe_record
 from agentix.agentserver.xml.envelope import open_envelope
-from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.parser import MessageLimits
 from bench.cores import on_client_core
 from bench.echo import echo_times
 from bench.listeners.bench_listeners import AddPayload
@@ -132,7 +132,7 @@ def _microseconds(work: Callable[[], object], count: int = BATCH) -> float:
 async def _codec() -> list[Row]:
     codec = PayloadCodec(ROOT, describe_record(AddPayload))
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
-    message, limits = _message(_thread()), Limits()
+    message, limits = _message(_thread()), MessageLimits()
 
     def read_payload() -> object:
         root = etree.fromstring(PAYLOAD, parser)

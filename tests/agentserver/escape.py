@@ -1,7 +1,7 @@
 """The escape suite: every way out of a worker that we know, tried on a pump with something to get.
 
 As a module, `python -m tests.agentserver.escape PLAN`, it is a pump with fewer rights than the one
-that starts it: it becomes an ordinary user, or has calls of the kernel refused to it, then tries
+that starts it: it becomes an ordinary user, or has calls of the syscalls refused to it, then tries
 all of the suite and prints a report and what came of each attack, as JSON.
 """
 
@@ -18,18 +18,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentix.agentserver.worker import jail, kernel, seccomp
-from agentix.agentserver.worker.handlers import HandlerFailed, HandlerSource
-from agentix.agentserver.worker.pool import Workers
+from agentix.agentserver.errors import HandlerFailed
+from agentix.agentserver.worker import isolation, syscalls
+from agentix.agentserver.worker.handlers import HandlerSource
+from agentix.agentserver.worker.pool import WorkerPool
 from tests.agentserver.workers import GUESTS, call, settings
 
 NOBODY = 65534
 
 NAMESPACES = {
-    "unshare": seccomp.CALLS["unshare"],
-    "setns": seccomp.CALLS["setns"],
-    "mount": seccomp.CALLS["mount"],
-    "open_tree": seccomp.CALLS["open_tree"],
+    "unshare": syscalls.CALLS["unshare"],
+    "setns": syscalls.CALLS["setns"],
+    "mount": syscalls.CALLS["mount"],
+    "open_tree": syscalls.CALLS["open_tree"],
 }
 """What container engines refuse."""
 
@@ -162,7 +163,7 @@ def attacks(bait: Bait, victim: str) -> list[tuple[str, str, str]]:
 EVIL = HandlerSource("evil", "hostile_handlers.attack", ("hostile_handlers.Attack",))
 
 
-async def attack(workers: Workers, name: str, target: str = "", thread: str = "thread") -> str:
+async def attack(workers: WorkerPool, name: str, target: str = "", thread: str = "thread") -> str:
     """Tries one attack; answers what the handler says, or how its call failed."""
     try:
         plain = {"name": name, "target": target}
@@ -176,7 +177,7 @@ async def run_suite() -> Found:
     with laid_bait() as bait:
         hidden = (str(bait.directory / "key"),)
         readable = (str(bait.directory),)
-        async with Workers(settings(readable=readable, hidden=hidden)) as workers:
+        async with WorkerPool(settings(readable=readable, hidden=hidden)) as workers:
             report = workers.report()
             found = Found([measure.name for measure in report.missing], report.lines())
             victim = secrets.token_hex(16)
@@ -198,9 +199,9 @@ def confine(plan: dict[str, Any]) -> None:
         os.setresuid(NOBODY, NOBODY, NOBODY)
     refused = plan.pop("refuse", [])
     if refused:
-        kernel.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        syscalls.call("prctl", syscalls.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         known = NAMESPACES | LANDLOCK
-        seccomp.install(seccomp.build([], [known[name] for name in refused]))
+        syscalls.install(syscalls.build([], [known[name] for name in refused]))
     os.execv(sys.executable, [sys.executable, "-m", "tests.agentserver.escape", "{}"])
 
 
@@ -211,15 +212,15 @@ def _open_ways() -> None:
     """
     needed = {*sys.path, sys.base_prefix, sys.prefix, str(GUESTS)}
     closed = {way for path in needed for way in Path(path).parents if _is_closed(way)}
-    kernel.call("unshare", kernel.CLONE_NEWNS)
-    kernel.call("mount", None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE, None)
+    syscalls.call("unshare", syscalls.CLONE_NEWNS)
+    syscalls.call("mount", None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE, None)
     for way in sorted(closed, key=lambda way: len(way.parts))[:1]:
         below = {Path(path) for path in needed if way in Path(path).parents and Path(path).exists()}
         tops = [path for path in below if not below.intersection(path.parents)]
-        trees = [(str(path), jail.open_tree(str(path), jail.READ_ONLY)) for path in tops]
-        jail.mount_tmpfs(str(way), "mode=0755", 0)
+        trees = [(str(path), isolation.open_tree(str(path), isolation.READ_ONLY)) for path in tops]
+        isolation.mount_tmpfs(str(way), "mode=0755", 0)
         for path, tree in trees:
-            jail.attach(tree, path, is_directory=True)
+            isolation.attach(tree, path, is_directory=True)
 
 
 def _is_closed(way: Path) -> bool:

@@ -6,7 +6,7 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Annotated, ClassVar, Literal, NewType, Optional, Union
 
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import xmlify
 
 UserId = NewType("UserId", int)
 

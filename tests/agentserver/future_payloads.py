@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import xmlify
 
 
 @dataclass

@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from agentix.agentserver.metadata import HandlerMetadata
 from agentix.agentserver.payload import PayloadCodec, constructor, describe_record
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.emission import read_emission
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import HandlerMetadata, xmlify
+from agentix.agentserver.xml.envelope import canonical, read_emission
 from tests.agentserver.xml_samples import ADD_ROOT, LIMITS, THREAD, AddPayload, add_codec
 
 CONTRACT = '''

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from agentix.agentserver.errors import RegistrationError
 from agentix.agentserver.payload import PayloadCodec, describe_record, from_data, to_data
-from agentix.agentserver.payload.example import example
-from agentix.agentserver.payload.kinds import (
+from agentix.agentserver.payload.text import example
+from agentix.agentserver.payload.types import (
     SIMPLE,
     BooleanType,
     BytesType,
@@ -32,8 +32,8 @@ from agentix.agentserver.payload.kinds import (
     OptionalType,
     RecordType,
     TextType,
+    xmlify,
 )
-from agentix.agentserver.xmlify import xmlify
 from tests.agentserver.everything import Everything, Point
 from tests.agentserver.future_payloads import Shape
 from tests.agentserver.xml_samples import AddPayload
@@ -337,9 +337,9 @@ def test_whatever_a_worker_sends_is_a_record_or_refused(fields: list[object], da
 def test_workers_need_no_lxml() -> None:
     code = (
         "import sys\n"
-        "from agentix.agentserver import core, errors, metadata, names, xmlify\n"
-        "from agentix.agentserver.payload import construct, describe, kinds\n"
-        "construct.constructor(core.Reply)\n"
+        "from agentix.agentserver import errors, names\n"
+        "from agentix.agentserver.payload import construct, describe, types\n"
+        "construct.constructor(types.Reply)\n"
         "sys.exit(any(name.partition('.')[0] == 'lxml' for name in sys.modules))\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,9 +17,8 @@ from agentix.agentserver.payload import (
     to_data,
     to_plain,
 )
-from agentix.agentserver.payload.kinds import Field, IntegerType, RecordType
-from agentix.agentserver.xml.emission import read_emission
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import Field, IntegerType, RecordType, xmlify
+from agentix.agentserver.xml.envelope import read_emission
 from tests.agentserver.everything import Everything
 from tests.agentserver.future_payloads import Shape
 from tests.agentserver.xml_samples import ADD_ROOT, LIMITS, AddPayload, add_codec

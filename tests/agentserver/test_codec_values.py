@@ -21,12 +21,10 @@ from agentix.agentserver.payload import (
     to_data,
     to_plain,
 )
-from agentix.agentserver.worker.frame import pack, unpack
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.emission import read_emission
-from agentix.agentserver.xml.envelope import build_envelope, open_envelope
+from agentix.agentserver.payload.types import xmlify
+from agentix.agentserver.worker.protocol import pack, unpack
+from agentix.agentserver.xml.envelope import build_envelope, canonical, open_envelope, read_emission
 from agentix.agentserver.xml.parser import parse_strict
-from agentix.agentserver.xmlify import xmlify
 from tests.agentserver.everything import Color, Level
 from tests.agentserver.xml_samples import ADD_ROOT, LIMITS, THREAD, add_codec
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentix.agentserver.metadata import HandlerMetadata
 from agentix.agentserver.payload import constructor, describe_record
-from agentix.agentserver.xmlify import is_xmlified, xmlify
+from agentix.agentserver.payload.types import HandlerMetadata, is_xmlified, xmlify
 
 
 @xmlify

@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from agentix.agentserver.command import main
-from agentix.agentserver.identity import Identity
-from agentix.agentserver.users import new_secret
+from agentix.agentserver.credentials import Identity, new_secret
 from tests.agentserver.certificates import make_certificate
 from tests.agentserver.conftest import FIXTURE
 

@@ -14,11 +14,16 @@ from lxml import etree
 from websockets.asyncio.client import ClientConnection, connect
 
 from agentix.agentserver import Organism, Principal
-from agentix.agentserver.gateway.federation import Federation
-from agentix.agentserver.gateway.link import Door, Link, LinkError, Proof, greet, read_welcome
-from agentix.agentserver.gateway.wss import WssGateway, server_context
-from agentix.agentserver.identity import Identity, TrustedKey
-from agentix.agentserver.users import User, Users, new_secret
+from agentix.agentserver.credentials import GatewayUser, Identity, TrustedKey, Users, new_secret
+from agentix.agentserver.errors import LinkError
+from agentix.agentserver.gateway.link import (
+    HandshakeServer,
+    KeyProof,
+    Link,
+    begin_handshake,
+    read_welcome,
+)
+from agentix.agentserver.gateway.websocket import Federation, WssGateway, server_context
 from tests.agentserver.certificates import Certificate, make_certificate
 from tests.agentserver.conftest import Start, listener
 from tests.agentserver.messages import FAILED, INVALID, add, egress, envelope, escaped
@@ -201,9 +206,9 @@ async def test_stranger_and_replay_are_refused(
     server = pair.keys["far"].public
     client, certificate = await open_socket(pair, resources)
     stranger = Identity.generate(tmp_path / "stranger")
-    await client.send(greet(stranger, server, certificate)[1])
+    await client.send(begin_handshake(stranger, server, certificate)[1])
     assert await closed(client) == (1008, "Unknown organism")
-    _, first = greet(pair.keys["near"], server, certificate)
+    _, first = begin_handshake(pair.keys["near"], server, certificate)
     client, _ = await open_socket(pair, resources)
     await client.send(first)
     assert "<welcome" in str(await receive(client))
@@ -222,7 +227,7 @@ async def test_frame_that_is_repeated_or_changed_ends_the_link(
     near, far = pair.keys["near"], pair.keys["far"].public
     for harm in ("repeat", "change", "garbage"):
         client, certificate = await open_socket(pair, resources)
-        greeting, first = greet(near, far, certificate)
+        greeting, first = begin_handshake(near, far, certificate)
         await client.send(first)
         principal = read_welcome(greeting, str(await receive(client)).encode())
         assert principal == "remote.caller"
@@ -242,7 +247,7 @@ async def test_organism_proves_to_a_user_who_it_is(
 ) -> None:
     pair = await pairing()
     secret = new_secret()
-    users = Users({"ext": User(totp_secret=secret, allowed_root_tags="*")})
+    users = Users({"ext": GatewayUser(totp_secret=secret, allowed_root_tags="*")})
     tls = server_context(pair.certificate.cert, pair.certificate.key)
     der = ssl.PEM_cert_to_DER_cert(pair.certificate.cert.read_text())
     federation = Federation(pair.far, pair.keys["far"], der)
@@ -255,35 +260,39 @@ async def test_organism_proves_to_a_user_who_it_is(
     assert catalog.get("organism") == "fixture"
     key, signature = pair.keys["far"].public, catalog.get("signature", "")
     assert catalog.get("identity") == str(key)
-    assert Proof("ext", "of the client", certificate).verify(key, signature) is True
-    assert Proof("ext", "another", certificate).verify(key, signature) is False
-    assert Proof("ext", "of the client", b"another").verify(key, signature) is False
-    assert Proof("ext", "of the client", certificate).verify(key, "nonsense") is False
+    assert KeyProof("ext", "of the client", certificate).verify(key, signature) is True
+    assert KeyProof("ext", "another", certificate).verify(key, signature) is False
+    assert KeyProof("ext", "of the client", b"another").verify(key, signature) is False
+    assert KeyProof("ext", "of the client", certificate).verify(key, "nonsense") is False
 
 
 def test_greeting_is_of_no_use_at_another_server(tmp_path: Path) -> None:
     near, far = (Identity.generate(tmp_path / name) for name in ("near", "far"))
-    _, first = greet(near, far.public, b"certificate")
+    _, first = begin_handshake(near, far.public, b"certificate")
     element = etree.fromstring(first)
-    Door(far, b"certificate").open(element)
+    HandshakeServer(far, b"certificate").open(element)
     with pytest.raises(LinkError, match="bad signature"):
-        Door(far, b"another certificate").open(element)
+        HandshakeServer(far, b"another certificate").open(element)
     with pytest.raises(LinkError, match="bad signature"):
-        Door(near, b"certificate").open(element)
+        HandshakeServer(near, b"certificate").open(element)
 
 
 def test_old_greeting_is_refused(tmp_path: Path) -> None:
     near, far = (Identity.generate(tmp_path / name) for name in ("near", "far"))
-    _, first = greet(near, far.public, b"certificate")
+    _, first = begin_handshake(near, far.public, b"certificate")
     with pytest.raises(LinkError, match="more than 60 seconds off"):
-        Door(far, b"certificate", now=lambda: 4e9).open(etree.fromstring(first))
+        HandshakeServer(far, b"certificate", now=lambda: 4e9).open(etree.fromstring(first))
 
 
 def test_welcome_of_somebody_else_is_refused(tmp_path: Path) -> None:
     near, far, other = (Identity.generate(tmp_path / name) for name in ("near", "far", "other"))
-    greeting, _ = greet(near, far.public, b"certificate")
-    assert read_welcome(greeting, Door(far, b"").welcome(greeting, "p").encode()) == "p"
-    for message in (Door(other, b"").welcome(greeting, "p").encode(), b"<welcome/>", b"x"):
+    greeting, _ = begin_handshake(near, far.public, b"certificate")
+    assert read_welcome(greeting, HandshakeServer(far, b"").welcome(greeting, "p").encode()) == "p"
+    for message in (
+        HandshakeServer(other, b"").welcome(greeting, "p").encode(),
+        b"<welcome/>",
+        b"x",
+    ):
         with pytest.raises(LinkError):
             read_welcome(greeting, message)
     assert TrustedKey.from_text(str(far.public)) == far.public

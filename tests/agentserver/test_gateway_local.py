@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from agentix.agentserver import wrap
-from agentix.agentserver.gateway.local import OWNER, LocalGateway
+from agentix.agentserver.credentials import GatewayUser, Users, new_secret
+from agentix.agentserver.gateway.local import OWNER, LocalGateway, Tokens
 from agentix.agentserver.gateway.service import Service
-from agentix.agentserver.gateway.tokens import Tokens
-from agentix.agentserver.users import User, Users, new_secret
 from tests.agentserver.certificates import make_certificate
 from tests.agentserver.conftest import FIXTURE, Start
 from tests.agentserver.messages import INVALID, MALFORMED, T, add, egress, huh
@@ -250,7 +249,7 @@ async def test_name_that_is_no_name_is_refused(pump: Pump) -> None:
 
 
 async def test_name_of_a_user_is_refused(start: Start, tmp_path: Path) -> None:
-    users = Users({"ada": User(totp_secret=new_secret())})
+    users = Users({"ada": GatewayUser(totp_secret=new_secret())})
     service = Service((), None, asyncio.get_running_loop().create_future(), users)
     tokens = Tokens()
     owner = tokens.grant(OWNER)

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from agentix.agentserver import Organism
-from agentix.agentserver.gateway.oob import OobChannel, send_privileged
-from agentix.agentserver.gateway.socket import GatewayError
-from agentix.agentserver.identity import Identity
-from agentix.agentserver.privileged import (
-    PrivilegedError,
+from agentix.agentserver.credentials import Identity
+from agentix.agentserver.errors import GatewayError, PrivilegedError
+from agentix.agentserver.gateway.admin import (
+    OobChannel,
     PrivilegedGate,
     Shutdown,
+    send_privileged,
     sign_privileged,
 )
 from agentix.agentserver.spec import GatewaySpec

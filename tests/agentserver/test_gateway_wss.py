@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage
 from websockets.protocol import State
 
 from agentix.agentserver import Event, Organism
-from agentix.agentserver.gateway.socket import GatewayError
-from agentix.agentserver.gateway.wss import WssGateway, WssSettings, server_context
-from agentix.agentserver.users import User, Users, new_secret
+from agentix.agentserver.credentials import GatewayUser, Users, new_secret
+from agentix.agentserver.errors import GatewayError
+from agentix.agentserver.gateway.websocket import WssGateway, WssSettings, server_context
 from tests.agentserver.certificates import Certificate, make_certificate
 from tests.agentserver.conftest import Start, listener
 from tests.agentserver.messages import INVALID, MALFORMED, T, add, egress, envelope, huh
@@ -84,11 +84,11 @@ async def opened(start: Start, certificate: Certificate, resources: AsyncExitSta
     async def opened(settings: WssSettings | None = None, **changes: Any) -> Gateway:
         organism = await start(listener("doer"), **changes)
         users = {
-            name: User(totp_secret=secret, allowed_root_tags="*", admin=name == "boss")
+            name: GatewayUser(totp_secret=secret, allowed_root_tags="*", admin=name == "boss")
             for name, secret in SECRETS.items()
         }
         allowed = ("calculator.add.addpayload",)
-        users["few"] = User(totp_secret=SECRETS["few"], allowed_root_tags=allowed)
+        users["few"] = GatewayUser(totp_secret=SECRETS["few"], allowed_root_tags=allowed)
         tls = server_context(certificate.cert, certificate.key)
         gateway = WssGateway(organism, Users(users), tls, settings)
         port = await resources.enter_async_context(gateway.serve("127.0.0.1", 0))
@@ -411,7 +411,7 @@ async def test_reader_that_never_reads_is_cut_off(opened: Open) -> None:
 
 
 async def test_end_of_the_gateway_ends_connections(start: Start, certificate: Certificate) -> None:
-    users = Users({"ext": User(totp_secret=SECRETS["ext"], allowed_root_tags="*")})
+    users = Users({"ext": GatewayUser(totp_secret=SECRETS["ext"], allowed_root_tags="*")})
     tls = server_context(certificate.cert, certificate.key)
     async with AsyncExitStack() as clients:
         organism = await start()

@@ -7,7 +7,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from agentix.agentserver.identity import Identity, IdentityError, TrustedKey
+from agentix.agentserver.credentials import Identity, TrustedKey
+from agentix.agentserver.errors import IdentityError
 
 
 def test_key_file_is_private_and_read_again(tmp_path: Path) -> None:

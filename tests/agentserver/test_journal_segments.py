@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from agentix.agentserver.events import EventBus
-from agentix.agentserver.journal import Journal, JournalError
-from agentix.agentserver.ledger import Ledger, Recovered
-from agentix.agentserver.listening import Wanted, history, listen
-from agentix.agentserver.threads import Threads
+from agentix.agentserver.errors import JournalError
+from agentix.agentserver.journal import Journal
+from agentix.agentserver.log import EventBus, EventLog, Recovered, Wanted, history, listen
+from agentix.agentserver.state import ThreadRegistry
 from tests.agentserver.conftest import FIXTURE, Start, events, organism_of
 from tests.agentserver.fixture.journal_to_kill import steps
 from tests.agentserver.messages import T, add, egress, envelope
@@ -25,11 +24,11 @@ RESULT = egress("calculator.add", '<result xmlns="">42</result>')
 SMALL = 1024
 
 
-def ledger_of(journal: Journal) -> tuple[Ledger, Recovered]:
+def ledger_of(journal: Journal) -> tuple[EventLog, Recovered]:
     """Gives a ledger that has the threads of the time before."""
-    ledger = Ledger(journal, EventBus())
+    ledger = EventLog(journal, EventBus())
     recovered = ledger.recover()
-    threads = Threads()
+    threads = ThreadRegistry()
     threads.bring_back(recovered.threads)
     ledger.threads = threads
     return ledger, recovered
@@ -56,7 +55,7 @@ def written(directory: Path) -> Iterator[tuple[Path, int, Recovered]]:
             before = last
 
 
-def messages(ledger: Ledger, count: int) -> None:
+def messages(ledger: EventLog, count: int) -> None:
     """Writes messages that nobody has to handle, one a commit."""
     for number in range(count):
         ledger.event("message", T, "ext", "", b"%03d" % number * 50)
@@ -150,7 +149,7 @@ def test_a_journal_of_which_nothing_is_whole_is_refused(tmp_path: Path) -> None:
 def test_a_large_snapshot_is_not_written_again_for_little(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL) as journal:
         ledger, _ = ledger_of(journal)
-        assert isinstance(ledger.threads, Threads)
+        assert isinstance(ledger.threads, ThreadRegistry)
         for number in range(200):
             ledger.opened(ledger.threads.open_root(f"{number:036}", "ext"))
         messages(ledger, 1)
@@ -269,7 +268,7 @@ async def test_nothing_is_taken_that_the_disk_does_not_take(
 def test_tokens_of_a_thread_that_was_pruned_are_forgotten(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         ledger, _ = ledger_of(journal)
-        thread = Threads().open_root(T, "ext")
+        thread = ThreadRegistry().open_root(T, "ext")
         ledger.opened(thread)
         ledger.pruned([thread])
         ledger.booked(thread, 7)
@@ -280,7 +279,7 @@ def test_tokens_of_a_thread_that_was_pruned_are_forgotten(tmp_path: Path) -> Non
 def test_what_is_no_text_is_written_as_it_is(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL) as journal:
         ledger, _ = ledger_of(journal)
-        assert isinstance(ledger.threads, Threads)
+        assert isinstance(ledger.threads, ThreadRegistry)
         ledger.opened(ledger.threads.open_root(T, "\udc80"))
         messages(ledger, 20)
         assert next(ledger.events()).sender == "\udc80"

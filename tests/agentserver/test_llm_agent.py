@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentix.agentserver import Event, Organism
-from agentix.agentserver.llm.manifesto import MANIFESTO
+from agentix.agentserver.llm.agent import SYSTEM_PREAMBLE
 from tests.agentserver.conftest import Start, listener, organism_of
 from tests.agentserver.llm_server import LLMServer, body, chunks, refuse, serving_llm, stream
 from tests.agentserver.messages import FAILED, GUARD, T, egress, envelope, escaped
@@ -65,7 +65,7 @@ async def test_model_calls_a_tool_and_answers(
     server.say(f"I shall ask.\n{CALL}", "<answer>It is 42.</answer>")
     assert await ask(organism) == [egress("thinker", '<answer xmlns="">It is 42.</answer>')]
     first, second = (request["messages"] for request in server.requests)
-    assert first[0] == {"role": "system", "content": MANIFESTO}
+    assert first[0] == {"role": "system", "content": SYSTEM_PREAMBLE}
     assert first[0]["content"].startswith("No Paperclippers.")
     assert first[1]["role"] == "system"
     for part in ("You are thinker: Thinks about sums.", "Never guess a sum.", "calculator.add"):
@@ -219,7 +219,7 @@ async def test_any_listener_with_the_peer_may_ask(make: Make, server: LLMServer)
     (reply,) = await ask(organism, payload)
     assert b"<request>r</request><text>plain &amp; simple</text></completion>" in reply
     assert server.requests[0]["messages"] == [
-        {"role": "system", "content": MANIFESTO},
+        {"role": "system", "content": SYSTEM_PREAMBLE},
         {"role": "user", "content": "hi"},
     ]
 

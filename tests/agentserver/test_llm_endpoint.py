@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agentix.agentserver.llm.endpoint import (
-    ChatMessage,
-    Completion,
-    Endpoint,
-    LLMAnswerError,
-    LLMError,
-    LLMUnavailableError,
-    Usage,
-    read_key,
-)
+from agentix.agentserver.errors import LLMAnswerError, LLMError, LLMUnavailableError
+from agentix.agentserver.llm.endpoint import ChatMessage, Completion, Endpoint, Usage, read_key
 from agentix.agentserver.spec import LlmSpec
 from tests.agentserver.llm_server import (
     LLMServer,

@@ -19,8 +19,8 @@ from agentix import (
     RuntimeClient,
     SandboxConfig,
 )
-from agentix.agentserver.identity import Identity
-from agentix.agentserver.privileged import sign_privileged
+from agentix.agentserver.credentials import Identity
+from agentix.agentserver.gateway.admin import sign_privileged
 from agentix.local.bundle import make_namespace_bundle, make_runtime_bundle
 from agentix.version import VERSION
 from agentix_namespaces import agentserver, mock_agent

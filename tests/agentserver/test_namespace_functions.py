@@ -10,8 +10,8 @@ import xmlschema
 from lxml import etree
 
 from agentix.agentserver import Organism, OrganismSpec, RegistrationError
-from agentix.agentserver.json_types import Schemas, from_json, to_json
-from agentix.agentserver.namespaces import FunctionFailedError
+from agentix.agentserver.errors import FunctionFailedError
+from agentix.agentserver.functions import Schemas, from_json, to_json
 from agentix.agentserver.payload.codec import PayloadCodec
 from agentix.local.bundle import make_namespace_bundle
 from tests.agentserver.conftest import Start, listener

@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from agentix.agentserver import CallTimeoutError, Event, Organism, OrganismClosedError
-from agentix.agentserver.journal import Journal, JournalError
+from agentix.agentserver.errors import JournalError
+from agentix.agentserver.journal import Journal
 from tests.agentserver.conftest import (
     FIXTURE,
     Start,

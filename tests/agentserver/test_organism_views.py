@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentix.agentserver import Organism, RegistrationError, Request, TrustedListener
+from agentix.agentserver import InProcessListener, Organism, RegistrationError, Request
 from agentix.agentserver.spec import GatewaySpec
 from tests.agentserver.conftest import Start, events, listener, organism_of, security
 from tests.agentserver.messages import FAILED, INVALID, T, egress, envelope, huh
@@ -107,7 +107,7 @@ async def test_what_runs_in_the_pump_is_told_who_calls(start: Start) -> None:
     ])  # fmt: skip
     REQUESTS.clear()
     gateway = GatewaySpec(name="remote", trusted_identity="x", description="Far.")
-    organism.add_gateway(gateway, TrustedListener("remote", "Far.", trusted))
+    organism.add_gateway(gateway, InProcessListener("remote", "Far.", trusted))
     payload = "<remote.some.tool><x>1</x></remote.some.tool>"
     assert await organism.call(tell("boss", payload), "ext") == [
         egress("remote", '<answer xmlns=""></answer>')
@@ -134,12 +134,12 @@ async def test_what_runs_in_the_pump_is_told_who_calls(start: Start) -> None:
 async def test_what_runs_in_the_pump_has_a_name_of_its_own(start: Start) -> None:
     organism = await start()
     with pytest.raises(RegistrationError, match=r"'calculator\.add' is registered already"):
-        organism.add_trusted(TrustedListener("calculator.add", "Twice.", trusted))
+        organism.add_trusted(InProcessListener("calculator.add", "Twice.", trusted))
 
 
 async def test_a_sender_from_outside_calls_what_runs_in_the_pump(start: Start) -> None:
     organism = await start()
-    organism.add_trusted(TrustedListener("remote", "Far.", trusted))
+    organism.add_trusted(InProcessListener("remote", "Far.", trusted))
     REQUESTS.clear()
     (reply,) = await organism.call(envelope('<remote.x xmlns=""/>'), "ext")
     assert reply == egress("remote", '<answer xmlns=""></answer>')

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from agentix.agentserver.identity import Identity
-from agentix.agentserver.privileged import (
+from agentix.agentserver.credentials import Identity
+from agentix.agentserver.errors import PrivilegedError
+from agentix.agentserver.gateway.admin import (
     Command,
     GetOrganismGraph,
     GetStatus,
     ListListeners,
-    PrivilegedError,
     PrivilegedGate,
     RegisterListener,
     RegisterRemoteGateway,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentix.agentserver import Organism, Request, TrustedListener
+from agentix.agentserver import InProcessListener, Organism, Request
 from tests.agentserver.conftest import Start, listener
 from tests.agentserver.messages import (
     INVALID,
@@ -60,7 +60,7 @@ def server() -> Iterator[socket.socket]:
 async def hostile(start: Start) -> Organism:
     """An organism with a listener that returns what its payload holds, whatever that is."""
     organism = await start(listener("tool"))
-    organism.add_trusted(TrustedListener("hostile", "Attacks.", returned))
+    organism.add_trusted(InProcessListener("hostile", "Attacks.", returned))
     return organism
 
 

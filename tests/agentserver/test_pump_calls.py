@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentix.agentserver import Organism, wrap
-from agentix.agentserver.pipeline import MessageState
+from agentix.agentserver.registry import MessageState
 from tests.agentserver.conftest import Start, events, security
 from tests.agentserver.messages import (
     ENVELOPE,

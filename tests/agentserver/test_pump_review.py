@@ -10,10 +10,9 @@ import pytest
 from lxml import etree
 
 from agentix.agentserver import Organism, OrganismClosedError
-from agentix.agentserver.journal import JournalError
-from agentix.agentserver.pipeline import MessageState
-from agentix.agentserver.trusted import Request, TrustedListener
-from agentix.agentserver.turns import Turns
+from agentix.agentserver.errors import JournalError
+from agentix.agentserver.pump import Turns
+from agentix.agentserver.registry import InProcessListener, MessageState, Request
 from tests.agentserver.conftest import Start, events, listener, organism_of
 from tests.agentserver.messages import FAILED, add, envelope
 from tests.agentserver.test_pump_broadcast import SEARCH, member
@@ -144,7 +143,7 @@ async def test_nothing_begins_while_the_organism_ends(tmp_path: Path) -> None:
         return b"<late/>"
 
     async with organism_of(tmp_path, isolation="inprocess") as organism:
-        organism.add_trusted(TrustedListener("waiter", "Waits.", wait))
+        organism.add_trusted(InProcessListener("waiter", "Waits.", wait))
         message = envelope('<waiter.x xmlns=""/>', thread=None)
         await organism.post(message, "ext")
         await asyncio.sleep(0)
@@ -161,7 +160,7 @@ async def test_a_trusted_listener_that_is_cancelled_has_failed(start: Start) -> 
     async def give_up(request: Request) -> bytes:
         raise asyncio.CancelledError
 
-    organism.add_trusted(TrustedListener("quitter", "Gives up.", give_up))
+    organism.add_trusted(InProcessListener("quitter", "Gives up.", give_up))
     for _ in range(2):
         replies = await organism.call(envelope('<quitter.x xmlns=""/>'), "ext", timeout=5)
         assert [FAILED.encode() in reply for reply in replies] == [True]

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from agentix.agentserver.journal import Frame, Journal, JournalError
-from agentix.agentserver.pipeline import Failure, MessageState
+from agentix.agentserver.errors import JournalError
+from agentix.agentserver.journal import Frame, Journal
+from agentix.agentserver.registry import Failure, MessageState
 from agentix.agentserver.worker.handlers import HandlerSource
-from agentix.agentserver.worker.inprocess import InProcess
-from agentix.agentserver.xml.huh import CannedText
+from agentix.agentserver.worker.inprocess import InProcessHandlers
+from agentix.agentserver.xml.envelope import CannedText
 from tests.agentserver.conftest import Start, events, listener, organism_of
 from tests.agentserver.messages import FAILED, INVALID, T, add, egress, envelope, huh
 
@@ -91,16 +92,16 @@ async def test_a_handler_that_can_not_be_called_holds_up_nobody(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     organism = await start()
-    begin = InProcess.begin
+    begin = InProcessHandlers.begin
 
-    def broken(self: InProcess, source: HandlerSource, thread_id: str, *call: Any) -> None:
+    def broken(self: InProcessHandlers, source: HandlerSource, thread_id: str, *call: Any) -> None:
         if thread_id == broken_thread:
             raise OverflowError("no room")
         begin(self, source, thread_id, *call)
 
     await organism.call(envelope(add(7, 35)), "ext")
     (broken_thread,) = (each.id for each in organism.threads() if each.path[1:])
-    monkeypatch.setattr(InProcess, "begin", broken)
+    monkeypatch.setattr(InProcessHandlers, "begin", broken)
     messages = [envelope(add(7, 35), thread=thread) for thread in (None, T, None)]
     replies = await asyncio.gather(*[organism.call(message, "ext") for message in messages])
     assert [b">42</result>" in reply for (reply,) in replies] == [True, False, True]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pyotp
 import pytest
 
-from agentix.agentserver.users import User, Users, UsersError, new_secret, read_users
+from agentix.agentserver.credentials import GatewayUser, Users, new_secret, read_users
+from agentix.agentserver.errors import UsersError
 
 SECRET = "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP"
 FULL_WIDTH = "".join(chr(0xFF10 + digit) for digit in range(1, 7))
@@ -33,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def users(clock: Clock) -> Users:
-    return Users({"ada": User(totp_secret=SECRET, allowed_root_tags=("a.b",))}, clock)
+    return Users({"ada": GatewayUser(totp_secret=SECRET, allowed_root_tags=("a.b",))}, clock)
 
 
 def test_right_code_logs_in_once(users: Users) -> None:

@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from agentix.agentserver.errors import RegistrationError
-from agentix.agentserver.worker.handlers import FailureKind, Handlers, HandlerSource
-from agentix.agentserver.worker.inprocess import InProcess
-from agentix.agentserver.worker.pool import Workers
-from agentix.agentserver.worker.settings import Isolation
+from agentix.agentserver.errors import FailureKind, RegistrationError
+from agentix.agentserver.worker.handlers import Handlers, HandlerSource, Isolation
+from agentix.agentserver.worker.inprocess import InProcessHandlers
+from agentix.agentserver.worker.pool import WorkerPool
 from tests.agentserver.workers import ADD, GUESTS, call, failure, settings, source, sum_of, tell
 
 
 @pytest.fixture(scope="module")
-async def workers() -> AsyncIterator[Workers]:
-    async with Workers(settings()) as workers:
+async def workers() -> AsyncIterator[WorkerPool]:
+    async with WorkerPool(settings()) as workers:
         yield workers
 
 
@@ -24,7 +23,7 @@ async def workers() -> AsyncIterator[Workers]:
 async def handlers(request: pytest.FixtureRequest) -> AsyncIterator[Handlers]:
     """Gives what runs handlers, in each isolation."""
     isolation: Isolation = request.param
-    kind: Any = InProcess if isolation is Isolation.INPROCESS else Workers
+    kind: Any = InProcessHandlers if isolation is Isolation.INPROCESS else WorkerPool
     with pytest.MonkeyPatch.context() as patch:
         if isolation is Isolation.INPROCESS:
             patch.syspath_prepend(GUESTS)
@@ -97,7 +96,7 @@ async def test_a11_an_agent_is_told_its_name(handlers: Handlers) -> None:
     assert await tell(handlers, agent, thread="T") == repr(expected).encode()
 
 
-async def test_a_listener_with_other_code_gets_another_worker(workers: Workers) -> None:
+async def test_a_listener_with_other_code_gets_another_worker(workers: WorkerPool) -> None:
     listener = source("remember", "AddPayload")
     other = HandlerSource("remember", "plain_handlers.add", listener.payload_classes)
     plain = {"a": 1, "b": 2}
@@ -129,7 +128,7 @@ async def test_a13_an_exception_is_a_failure_and_the_next_call_works(
     assert await tell(handlers, listener, "nothing") == b"<fine/>"
 
 
-async def test_a_handler_that_cancels_its_task_cancels_only_its_call(workers: Workers) -> None:
+async def test_a_handler_that_cancels_its_task_cancels_only_its_call(workers: WorkerPool) -> None:
     listener = source("misbehave")
     kind, detail = await failure(tell(workers, listener, "cancel-task"))
     assert kind is FailureKind.RAISED
@@ -153,7 +152,7 @@ async def test_an_answer_over_the_limit_is_oversized(handlers: Handlers) -> None
     assert await tell(handlers, source("misbehave"), "nothing") == b"<fine/>"
 
 
-async def test_a35_memory_is_of_one_thread_until_it_is_pruned(workers: Workers) -> None:
+async def test_a35_memory_is_of_one_thread_until_it_is_pruned(workers: WorkerPool) -> None:
     listener = source("remember", "AddPayload")
 
     async def remember(thread: str, number: int) -> object:
@@ -169,21 +168,21 @@ async def test_a35_memory_is_of_one_thread_until_it_is_pruned(workers: Workers) 
 
 async def test_a_listener_s_worker_is_shared_where_that_is_asked_for() -> None:
     listener = source("remember", "AddPayload")
-    async with Workers(settings(isolation=Isolation.LISTENER)) as workers:
+    async with WorkerPool(settings(isolation=Isolation.LISTENER)) as workers:
         await call(workers, listener, "A", {"a": 1})
         assert await call(workers, listener, "B", {"a": 2}) == b"{'A': [1], 'B': [2]}"
         await workers.forget("remember", "A")
         assert await call(workers, listener, "B", {"a": 3}) == b"{'A': [1], 'B': [2, 3]}"
 
 
-async def test_calls_of_one_thread_are_answered_in_their_order(workers: Workers) -> None:
+async def test_calls_of_one_thread_are_answered_in_their_order(workers: WorkerPool) -> None:
     listener = source("remember", "AddPayload")
     calls = [call(workers, listener, "order", {"a": number}) for number in range(50)]
     answers = await asyncio.gather(*calls)
     assert answers[-1] == repr({"order": list(range(50))}).encode()
 
 
-async def test_background_tasks_stand_still_between_calls(workers: Workers) -> None:
+async def test_background_tasks_stand_still_between_calls(workers: WorkerPool) -> None:
     listener = source("wait_in_background")
     first = eval(await tell(workers, listener, "a"))
     second = eval(await tell(workers, listener, "b"))
@@ -191,7 +190,7 @@ async def test_background_tasks_stand_still_between_calls(workers: Workers) -> N
     assert second[: len(first) + 1] == ["a", "a0", "b"]
 
 
-async def test_a_worker_has_a_loop_from_the_first_step_on(workers: Workers) -> None:
+async def test_a_worker_has_a_loop_from_the_first_step_on(workers: WorkerPool) -> None:
     found = await asyncio.gather(
         *(tell(workers, source("use_loop"), "", f"l{n}") for n in range(3))
     )
@@ -199,7 +198,7 @@ async def test_a_worker_has_a_loop_from_the_first_step_on(workers: Workers) -> N
     assert [eval(each) for each in found] == [expected] * 3
 
 
-async def test_no_socket_is_of_two_workers(workers: Workers) -> None:
+async def test_no_socket_is_of_two_workers(workers: WorkerPool) -> None:
     listener = source("list_sockets")
     found = [eval(await tell(workers, listener, "", thread)) for thread in "ABCD"]
     sockets = [number for each in found for number in each]
@@ -207,6 +206,6 @@ async def test_no_socket_is_of_two_workers(workers: Workers) -> None:
     assert len(set(sockets)) == len(sockets)
 
 
-async def test_two_hundred_threads_get_their_own_answers(workers: Workers) -> None:
+async def test_two_hundred_threads_get_their_own_answers(workers: WorkerPool) -> None:
     answers = await asyncio.gather(*(sum_of(workers, n, n, f"thread {n % 40}") for n in range(200)))
     assert answers == [f"<result>{2 * number}</result>".encode() for number in range(200)]

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentix.agentserver.errors import RegistrationError
-from agentix.agentserver.worker import describing
-from agentix.agentserver.worker.handlers import Described, HandlerSource
-from agentix.agentserver.worker.pool import Workers
+from agentix.agentserver.worker import pool
+from agentix.agentserver.worker.handlers import DescribedListener, HandlerSource
+from agentix.agentserver.worker.pool import WorkerPool
 from tests.agentserver.processes import descendants, until
 from tests.agentserver.workers import settings
 
@@ -16,8 +16,8 @@ MODULE = "described_handlers"
 
 
 @pytest.fixture
-async def workers() -> AsyncIterator[Workers]:
-    async with Workers(settings(spares=0)) as workers:
+async def workers() -> AsyncIterator[WorkerPool]:
+    async with WorkerPool(settings(spares=0)) as workers:
         yield workers
 
 
@@ -25,26 +25,28 @@ def listener(name: str, payload_class: str = f"{MODULE}.Told") -> HandlerSource:
     return HandlerSource(name, f"{MODULE}.handle", (payload_class,))
 
 
-def token(described: Described) -> str:
+def token(described: DescribedListener) -> str:
     """Gives the import that a description is of."""
     values: list[str] = described.records[0]["fields"][0]["type"]["values"]
     return values[0]
 
 
-async def outcomes(workers: Workers, *sources: HandlerSource) -> list[str]:
+async def outcomes(workers: WorkerPool, *sources: HandlerSource) -> list[str]:
     """Describes listeners at once, and gives how each was described or why not."""
     found = await asyncio.gather(*map(workers.describe, sources), return_exceptions=True)
-    return [token(each) if isinstance(each, Described) else str(each) for each in found]
+    return [token(each) if isinstance(each, DescribedListener) else str(each) for each in found]
 
 
-async def test_listeners_of_the_same_modules_are_described_by_one_worker(workers: Workers) -> None:
+async def test_listeners_of_the_same_modules_are_described_by_one_worker(
+    workers: WorkerPool,
+) -> None:
     found = await outcomes(workers, *(listener(f"tool{number}") for number in range(20)))
     assert len(set(found)) == 1
     again = await outcomes(workers, listener("tool"))
     assert again != found[:1]
 
 
-async def test_listeners_of_other_modules_are_described_apart(workers: Workers) -> None:
+async def test_listeners_of_other_modules_are_described_apart(workers: WorkerPool) -> None:
     told = listener("told")
     two = HandlerSource("two", told.handler, (*told.payload_classes, "plain_handlers.Text"))
     first, second, third = await outcomes(workers, told, two, listener("told.too"))
@@ -52,7 +54,7 @@ async def test_listeners_of_other_modules_are_described_apart(workers: Workers) 
     assert first != second
 
 
-async def test_one_that_ends_the_worker_is_to_blame_and_no_other(workers: Workers) -> None:
+async def test_one_that_ends_the_worker_is_to_blame_and_no_other(workers: WorkerPool) -> None:
     bad = listener("bad", f"{MODULE}.Exiting")
     before, refused, after = await outcomes(workers, listener("a"), bad, listener("b"))
     assert refused == (
@@ -63,7 +65,7 @@ async def test_one_that_ends_the_worker_is_to_blame_and_no_other(workers: Worker
     assert before != after
 
 
-async def test_one_that_spoils_the_worker_spoils_no_other(workers: Workers) -> None:
+async def test_one_that_spoils_the_worker_spoils_no_other(workers: WorkerPool) -> None:
     bad = listener("bad", f"{MODULE}.Poisonous")
     described, after = await asyncio.gather(workers.describe(bad), workers.describe(listener("b")))
     assert described.records[0]["name"] == "Poisonous"
@@ -71,9 +73,9 @@ async def test_one_that_spoils_the_worker_spoils_no_other(workers: Workers) -> N
 
 
 async def test_one_that_hangs_is_refused_in_time(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
+    workers: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(describing, "SECONDS", 0.5)
+    monkeypatch.setattr(pool, "SECONDS", 0.5)
     bad = listener("bad", f"{MODULE}.Hanging")
     before, refused, after = await outcomes(workers, listener("a"), bad, listener("b"))
     about = "'described_handlers.handle': its import takes longer than 0.5 s"
@@ -83,7 +85,7 @@ async def test_one_that_hangs_is_refused_in_time(
     assert len((await outcomes(workers, listener("b")))[0]) == 16
 
 
-async def test_a_description_that_is_given_up_leaves_no_worker(workers: Workers) -> None:
+async def test_a_description_that_is_given_up_leaves_no_worker(workers: WorkerPool) -> None:
     call = asyncio.create_task(workers.describe(listener("bad", f"{MODULE}.Hanging")))
     await until(lambda: len(descendants(workers.guard)) == 2)
     call.cancel()
@@ -94,7 +96,7 @@ async def test_a_description_that_is_given_up_leaves_no_worker(workers: Workers)
 
 
 async def test_more_modules_than_workers_are_all_described() -> None:
-    async with Workers(settings(spares=0, workers=2)) as workers:
+    async with WorkerPool(settings(spares=0, workers=2)) as workers:
         sources = [
             HandlerSource(f"tool{number}", f"{MODULE}.handle", (f"nothing{number}.Payload",))
             for number in range(12)

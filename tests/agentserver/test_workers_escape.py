@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentix.agentserver.worker.pool import Workers
+from agentix.agentserver.worker.pool import WorkerPool
 from tests.agentserver.escape import EVIL, NOBODY, Found, attack, run_suite
 from tests.agentserver.workers import call, settings
 
@@ -119,10 +119,9 @@ TRUSTED_MODULES = {
     "base_events.py",
     "boot.py",
     "child.py",
-    "entry.py",
     "events.py",
     "hostile_handlers.py",
-    "zygote.py",
+    "forkserver.py",
 }
 
 
@@ -166,12 +165,12 @@ async def test_a56_a_kernel_without_landlock_is_named() -> None:
 
 
 @pytest.fixture(scope="module")
-async def workers() -> AsyncIterator[Workers]:
-    async with Workers(settings()) as workers:
+async def workers() -> AsyncIterator[WorkerPool]:
+    async with WorkerPool(settings()) as workers:
         yield workers
 
 
-async def test_a57_what_one_thread_stores_another_does_not_find(workers: Workers) -> None:
+async def test_a57_what_one_thread_stores_another_does_not_find(workers: WorkerPool) -> None:
     assert await attack(workers, "store", "of A", thread="A") == "nothing"
     assert await attack(workers, "store", "of B", thread="B") == "nothing"
     assert await attack(workers, "store", "", thread="A") == "of A"
@@ -180,7 +179,7 @@ async def test_a57_what_one_thread_stores_another_does_not_find(workers: Workers
 async def test_a56_no_memory_of_another_thread_or_name_is_left_in_a_worker() -> None:
     """Looks at raw memory, freed parts included, because a fork copies those too."""
     secret, name, own = (secrets.token_hex(16) for _ in range(3))
-    async with Workers(settings(spares=0)) as workers:
+    async with WorkerPool(settings(spares=0)) as workers:
         other = EVIL.__class__(name, EVIL.handler, EVIL.payload_classes, agent=True)
         plain = {"name": "store", "target": secret}
         await call(workers, other, "other", plain)
@@ -190,7 +189,7 @@ async def test_a56_no_memory_of_another_thread_or_name_is_left_in_a_worker() -> 
         assert int(await attack(workers, "raw_memory", own[::-1], thread="own")) > 0
 
 
-async def test_a56_a_worker_that_lies_lies_only_for_itself(workers: Workers) -> None:
+async def test_a56_a_worker_that_lies_lies_only_for_itself(workers: WorkerPool) -> None:
     assert await attack(workers, "replace_worker", "a lie", thread="liar") == "replaced"
     assert await attack(workers, "store", "", thread="liar") == "a lie"
     assert await attack(workers, "store", "", thread="honest") == "nothing"
@@ -207,7 +206,7 @@ def keys(tmp_path: Path) -> Path:
 
 async def test_a_hidden_file_stays_hidden_when_it_is_replaced(keys: Path) -> None:
     hidden, readable = (str(keys / "key"),), (str(keys),)
-    async with Workers(settings(hidden=hidden, readable=readable, spares=0)) as workers:
+    async with WorkerPool(settings(hidden=hidden, readable=readable, spares=0)) as workers:
         assert await attack(workers, "read", str(keys / "open")) == "8"
         await asyncio.to_thread(replace, keys / "key", "second")
         for thread in ("thread", "another"):
@@ -221,7 +220,7 @@ def replace(path: Path, text: str) -> None:
     new.rename(path)
 
 
-async def test_scratch_directories_are_bounded_and_not_shared(workers: Workers) -> None:
+async def test_scratch_directories_are_bounded_and_not_shared(workers: WorkerPool) -> None:
     assert await attack(workers, "write", "mine", thread="writer") == "written"
     assert await attack(workers, "list_directory", ".", thread="writer") == "['mine']"
     assert await attack(workers, "list_directory", ".", thread="B") == "[]"

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agentix.agentserver.errors import RegistrationError
-from agentix.agentserver.worker.handlers import FailureKind, HandlerSource, WorkersError
-from agentix.agentserver.worker.inprocess import InProcess
-from agentix.agentserver.worker.pool import Workers
-from agentix.agentserver.worker.settings import Isolation
+from agentix.agentserver.errors import FailureKind, RegistrationError, WorkersError
+from agentix.agentserver.worker.handlers import HandlerSource, Isolation
+from agentix.agentserver.worker.inprocess import InProcessHandlers
+from agentix.agentserver.worker.pool import WorkerPool
 from tests.agentserver.escape import attack
 from tests.agentserver.processes import descendants, is_alive, until
 from tests.agentserver.workers import GUESTS, call, failure, settings, source, sum_of, tell
@@ -25,18 +24,18 @@ MISBEHAVE = source("misbehave")
 
 
 @pytest.fixture(scope="module")
-async def workers() -> AsyncIterator[Workers]:
-    async with Workers(settings(spares=0)) as workers:
+async def workers() -> AsyncIterator[WorkerPool]:
+    async with WorkerPool(settings(spares=0)) as workers:
         yield workers
 
 
-def live(workers: Workers) -> list[int]:
+def live(workers: WorkerPool) -> list[int]:
     """Gives the processes of workers: those below the zygote, which is below its guard."""
     return descendants(workers.guard)[1:]
 
 
 async def test_a14_a_handler_past_its_deadline_fails_and_its_worker_is_gone(
-    workers: Workers,
+    workers: WorkerPool,
 ) -> None:
     assert await tell(workers, MISBEHAVE, "nothing") == b"<fine/>"
     before = set(live(workers))
@@ -49,7 +48,7 @@ async def test_a14_a_handler_past_its_deadline_fails_and_its_worker_is_gone(
     assert await tell(workers, MISBEHAVE, "nothing") == b"<fine/>"
 
 
-async def test_a15_others_answer_while_a_handler_spins(workers: Workers) -> None:
+async def test_a15_others_answer_while_a_handler_spins(workers: WorkerPool) -> None:
     await sum_of(workers, 1, 1, "warm")
     spinning = asyncio.create_task(failure(tell(workers, MISBEHAVE, "spin", "spin", deadline=1)))
     started, answers = time.monotonic(), 0
@@ -72,7 +71,7 @@ async def test_a15_others_answer_while_a_handler_spins(workers: Workers) -> None
     ],
 )
 async def test_a16_a_handler_that_ends_its_process_is_a_failure(
-    workers: Workers, how: str, kind: FailureKind, detail: str
+    workers: WorkerPool, how: str, kind: FailureKind, detail: str
 ) -> None:
     found, text = await failure(tell(workers, MISBEHAVE, how, how))
     assert found is kind
@@ -80,7 +79,7 @@ async def test_a16_a_handler_that_ends_its_process_is_a_failure(
     assert await tell(workers, MISBEHAVE, "nothing", how) == b"<fine/>"
 
 
-async def test_what_a_handler_leaves_running_ends_with_its_worker(workers: Workers) -> None:
+async def test_what_a_handler_leaves_running_ends_with_its_worker(workers: WorkerPool) -> None:
     before = set(live(workers))
     assert await attack(workers, "leave_child", thread="leaver") in ("left", "refused: EPERM")
     left = set(live(workers)) - before
@@ -89,7 +88,7 @@ async def test_what_a_handler_leaves_running_ends_with_its_worker(workers: Worke
     await until(lambda: not any(is_alive(pid) for pid in left))
 
 
-async def test_a_fork_bomb_ends_at_its_deadline(workers: Workers) -> None:
+async def test_a_fork_bomb_ends_at_its_deadline(workers: WorkerPool) -> None:
     before = set(live(workers))
     assert (await attack(workers, "fork_bomb", thread="bomb")).split()[1] in ("EAGAIN", "EPERM")
     bomb = set(live(workers)) - before
@@ -98,7 +97,7 @@ async def test_a_fork_bomb_ends_at_its_deadline(workers: Workers) -> None:
     assert await sum_of(workers, 1, 2) == b"<result>3</result>"
 
 
-async def test_forgetting_a_thread_fails_its_call(workers: Workers) -> None:
+async def test_forgetting_a_thread_fails_its_call(workers: WorkerPool) -> None:
     call = asyncio.create_task(failure(tell(workers, MISBEHAVE, "sleep", "forgotten")))
     await sum_of(workers, 1, 2)
     await workers.forget("misbehave", "forgotten")
@@ -108,7 +107,7 @@ async def test_forgetting_a_thread_fails_its_call(workers: Workers) -> None:
 
 
 async def test_unregistering_ends_every_worker_of_a_listener() -> None:
-    async with Workers(settings(spares=0)) as workers:
+    async with WorkerPool(settings(spares=0)) as workers:
         for thread in "ABC":
             await tell(workers, MISBEHAVE, "nothing", thread)
         await sum_of(workers, 1, 2)
@@ -117,7 +116,7 @@ async def test_unregistering_ends_every_worker_of_a_listener() -> None:
         assert len(live(workers)) == 1
 
 
-async def test_an_import_that_ends_the_worker_is_a_refusal(workers: Workers) -> None:
+async def test_an_import_that_ends_the_worker_is_a_refusal(workers: WorkerPool) -> None:
     listener = HandlerSource("x", "exiting_module.handler", ("plain_handlers.Text",))
     with pytest.raises(RegistrationError) as raised:
         await workers.describe(listener)
@@ -128,7 +127,7 @@ async def test_an_import_that_ends_the_worker_is_a_refusal(workers: Workers) -> 
 
 
 async def test_output_goes_to_the_log_with_its_listener(
-    workers: Workers, caplog: pytest.LogCaptureFixture
+    workers: WorkerPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await tell(workers, MISBEHAVE, "print hello there", "printer")
@@ -137,7 +136,7 @@ async def test_output_goes_to_the_log_with_its_listener(
 
 
 async def test_a_handler_s_words_move_no_cursor_of_a_log(
-    workers: Workers, caplog: pytest.LogCaptureFixture
+    workers: WorkerPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await tell(workers, MISBEHAVE, "print \x1b[2Jgone ünd\b", "cursor")
@@ -148,7 +147,7 @@ async def test_a_handler_s_words_move_no_cursor_of_a_log(
 
 
 async def test_a_flood_of_output_is_cut_and_counted(
-    workers: Workers, caplog: pytest.LogCaptureFixture
+    workers: WorkerPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     assert await tell(workers, MISBEHAVE, "flood 3000000", "flood") == b"<fine/>"
@@ -160,7 +159,7 @@ async def test_a_flood_of_output_is_cut_and_counted(
 
 
 async def test_idle_workers_make_room_and_then_start_afresh() -> None:
-    async with Workers(settings(workers=2, spares=0)) as workers:
+    async with WorkerPool(settings(workers=2, spares=0)) as workers:
         listener = source("remember", "AddPayload")
         for thread in ("A", "B", "C"):
             await call(workers, listener, thread, {"a": 1})
@@ -170,14 +169,14 @@ async def test_idle_workers_make_room_and_then_start_afresh() -> None:
 
 
 async def test_calls_wait_for_room_where_every_worker_is_busy() -> None:
-    async with Workers(settings(workers=2, spares=0)) as workers:
+    async with WorkerPool(settings(workers=2, spares=0)) as workers:
         answers = await asyncio.gather(*(sum_of(workers, n, 1, f"t{n}") for n in range(12)))
         assert answers == [f"<result>{number + 1}</result>".encode() for number in range(12)]
         assert len(live(workers)) <= 2
 
 
 async def test_one_who_stops_waiting_for_room_does_not_keep_it() -> None:
-    async with Workers(settings(workers=1, spares=0)) as workers:
+    async with WorkerPool(settings(workers=1, spares=0)) as workers:
         first = asyncio.create_task(failure(tell(workers, MISBEHAVE, "sleep", "A", deadline=1)))
         await until(lambda: len(live(workers)) == 1)
         second = asyncio.create_task(workers.describe(MISBEHAVE))
@@ -189,7 +188,7 @@ async def test_one_who_stops_waiting_for_room_does_not_keep_it() -> None:
 
 
 async def test_workers_that_idle_for_long_are_ended() -> None:
-    async with Workers(settings(idle=0.2, spares=0)) as workers:
+    async with WorkerPool(settings(idle=0.2, spares=0)) as workers:
         await sum_of(workers, 1, 1)
         assert len(live(workers)) == 1
         await until(lambda: live(workers) == [])
@@ -197,7 +196,7 @@ async def test_workers_that_idle_for_long_are_ended() -> None:
 
 
 async def test_spare_workers_are_kept_ahead_of_need() -> None:
-    async with Workers(settings(spares=3)) as workers:
+    async with WorkerPool(settings(spares=3)) as workers:
         await sum_of(workers, 1, 1)
         await until(lambda: len(live(workers)) == 4)
         spare = live(workers)[-1]
@@ -210,7 +209,7 @@ async def test_spare_workers_are_kept_ahead_of_need() -> None:
 async def test_a_dead_zygote_fails_its_calls_and_is_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with Workers(settings()) as workers:
+    async with WorkerPool(settings()) as workers:
         call = asyncio.create_task(failure(tell(workers, MISBEHAVE, "sleep", "A")))
         await sum_of(workers, 1, 1)
         old = [workers.guard, *descendants(workers.guard)]
@@ -224,7 +223,7 @@ async def test_a_dead_zygote_fails_its_calls_and_is_replaced(
 
 
 async def test_a_dead_guard_takes_the_zygote_and_all_workers_with_it() -> None:
-    async with Workers(settings()) as workers:
+    async with WorkerPool(settings()) as workers:
         await sum_of(workers, 1, 1)
         old = [workers.guard, *descendants(workers.guard)]
         os.kill(workers.guard, signal.SIGKILL)
@@ -233,7 +232,7 @@ async def test_a_dead_guard_takes_the_zygote_and_all_workers_with_it() -> None:
 
 
 async def test_closing_leaves_no_process_and_no_file(caplog: pytest.LogCaptureFixture) -> None:
-    async with Workers(settings()) as workers:
+    async with WorkerPool(settings()) as workers:
         await sum_of(workers, 1, 1)
         await attack(workers, "leave_child")
         call = asyncio.create_task(failure(tell(workers, MISBEHAVE, "spin", "spin")))
@@ -267,7 +266,7 @@ async def test_a_killed_pump_leaves_no_process_and_no_file(tmp_path: Path) -> No
 
 
 async def test_a_zygote_that_does_not_start_is_an_error() -> None:
-    workers = Workers(settings(preload=("no_such_module",)))
+    workers = WorkerPool(settings(preload=("no_such_module",)))
     with pytest.raises(WorkersError, match="the zygote ended before it was ready"):
         await workers.start()
     await workers.aclose()
@@ -277,7 +276,7 @@ async def test_a_pump_out_of_descriptors_fails_calls_and_recovers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with Workers(settings(spares=0, workers=10_000)) as workers:
+    async with WorkerPool(settings(spares=0, workers=10_000)) as workers:
         assert "10000 workers need 20128 open files" in caplog.text
         await sum_of(workers, 1, 1, "first")
         open_now = len(os.listdir("/proc/self/fd"))
@@ -295,7 +294,7 @@ async def test_inprocess_says_at_every_start_that_nothing_is_isolated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for _ in range(2):
-        async with InProcess(settings(isolation=Isolation.INPROCESS)) as handlers:
+        async with InProcessHandlers(settings(isolation=Isolation.INPROCESS)) as handlers:
             assert [measure.applied for measure in handlers.report().measures] == [False]
     assert caplog.text.count("isolation: inprocess: handlers run in the process of the pump") == 2
 
@@ -303,7 +302,7 @@ async def test_inprocess_says_at_every_start_that_nothing_is_isolated(
 async def test_inprocess_deadlines_end_a_handler_that_waits() -> None:
     sys.path.insert(0, str(GUESTS))
     try:
-        async with InProcess(settings(isolation=Isolation.INPROCESS)) as handlers:
+        async with InProcessHandlers(settings(isolation=Isolation.INPROCESS)) as handlers:
             kind, detail = await failure(tell(handlers, MISBEHAVE, "sleep", deadline=0.1))
             assert (kind, detail) == (FailureKind.TIMED_OUT, "it did not answer within 0.1 s")
             call = asyncio.create_task(tell(handlers, MISBEHAVE, "sleep"))

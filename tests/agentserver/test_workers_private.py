@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agentix.agentserver.private import kept_directory, private_paths
+from agentix.agentserver.assembly import private_paths, temporary_directory_if_empty
 from agentix.agentserver.spec import parse_spec
-from agentix.agentserver.worker.pool import Workers
+from agentix.agentserver.worker.pool import WorkerPool
 from tests.agentserver.escape import attack
 from tests.agentserver.workers import settings
 
@@ -37,7 +37,7 @@ def test_private_paths_are_keys_users_journal_and_topology(directory: Path) -> N
 
 async def test_handlers_read_their_own_modules_and_nothing_private(directory: Path) -> None:
     private = private_paths(parse_spec(SPEC), directory)
-    async with Workers(settings(readable=(str(directory),), hidden=private)) as workers:
+    async with WorkerPool(settings(readable=(str(directory),), hidden=private)) as workers:
         assert await attack(workers, "read", f"{directory}/handlers.py") == "10"
         for name in ("organism.yaml", "users.yaml", "o.key", "llm.key", "token"):
             assert await attack(workers, "read", f"{directory}/{name}") in ("0", "refused: EACCES")
@@ -47,9 +47,9 @@ async def test_handlers_read_their_own_modules_and_nothing_private(directory: Pa
 
 
 def test_a_kept_directory_stays_only_with_something_in_it(tmp_path: Path) -> None:
-    with kept_directory(tmp_path / "a" / "schemas"):
+    with temporary_directory_if_empty(tmp_path / "a" / "schemas"):
         assert (tmp_path / "a" / "schemas").is_dir()
     assert not (tmp_path / "a" / "schemas").exists()
-    with kept_directory(tmp_path / "schemas"):
+    with temporary_directory_if_empty(tmp_path / "schemas"):
         (tmp_path / "schemas" / "x").mkdir()
     assert (tmp_path / "schemas" / "x").exists()

@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
-from agentix.agentserver.worker.handlers import FailureKind, WorkersError
-from agentix.agentserver.worker.nursery import Nursery
-from agentix.agentserver.worker.pool import Workers
-from agentix.agentserver.worker.settings import Isolation
+from agentix.agentserver.errors import FailureKind, WorkersError
+from agentix.agentserver.worker.forkserver_client import ForkServerClient
+from agentix.agentserver.worker.handlers import Isolation
+from agentix.agentserver.worker.pool import WorkerPool
 from tests.agentserver.processes import until
 from tests.agentserver.workers import ADD, failure, settings, source, sum_of, tell
 
@@ -26,44 +26,44 @@ async def test_a_listener_with_much_to_do_keeps_no_other_waiting() -> None:
         await sum_of(workers, 1, 2)
         answered.append("other")
 
-    async with Workers(settings(isolation=Isolation.LISTENER, workers=1, spares=0)) as workers:
+    async with WorkerPool(settings(isolation=Isolation.LISTENER, workers=1, spares=0)) as workers:
         await asyncio.gather(*[busy(number) for number in range(50)], other())
     assert answered.index("other") < 10
 
 
 async def test_a_worker_without_a_zygote_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    fork = Nursery.fork
+    fork = ForkServerClient.fork
 
-    async def lost(self: Nursery, number: int) -> tuple[socket.socket, int]:
+    async def lost(self: ForkServerClient, number: int) -> tuple[socket.socket, int]:
         ends = await fork(self, number)
         self._lose()
         return ends
 
-    async with Workers(settings(spares=0)) as workers:
-        monkeypatch.setattr(Nursery, "fork", lost)
+    async with WorkerPool(settings(spares=0)) as workers:
+        monkeypatch.setattr(ForkServerClient, "fork", lost)
         kind, detail = await failure(sum_of(workers, 1, 2))
         assert (kind, detail) == (FailureKind.DIED, "the zygote is gone")
         assert not workers._lanes
-        monkeypatch.setattr(Nursery, "fork", fork)
+        monkeypatch.setattr(ForkServerClient, "fork", fork)
         assert await sum_of(workers, 1, 2) == b"<result>3</result>"
 
 
 async def test_room_that_could_not_be_used_is_the_next_one_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fork = Nursery.fork
+    fork = ForkServerClient.fork
     tries: list[int] = []
 
-    async def refused(self: Nursery, number: int) -> tuple[socket.socket, int]:
+    async def refused(self: ForkServerClient, number: int) -> tuple[socket.socket, int]:
         tries.append(number)
         if len(tries) == 1:
             raise WorkersError("no worker can be had")
         return await fork(self, number)
 
-    async with Workers(settings(workers=1, spares=0)) as workers:
+    async with WorkerPool(settings(workers=1, spares=0)) as workers:
         call = asyncio.ensure_future(failure(tell(workers, MISBEHAVE, "sleep", deadline=0.3)))
         await until(lambda: any(lane.worker for lane in workers._lanes.values()))
-        monkeypatch.setattr(Nursery, "fork", refused)
+        monkeypatch.setattr(ForkServerClient, "fork", refused)
         describing = [asyncio.ensure_future(workers.describe(ADD)) for _ in range(2)]
         async with asyncio.timeout(10):
             outcomes = await asyncio.gather(*describing, return_exceptions=True)
@@ -72,7 +72,7 @@ async def test_room_that_could_not_be_used_is_the_next_one_s(
 
 
 async def test_a_thread_that_is_forgotten_before_it_has_a_worker_keeps_none() -> None:
-    async with Workers(settings(workers=1, spares=0)) as workers:
+    async with WorkerPool(settings(workers=1, spares=0)) as workers:
         first = asyncio.ensure_future(failure(tell(workers, MISBEHAVE, "sleep", "A", deadline=0.2)))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(tell(workers, MISBEHAVE, "nothing", "B"))

@@ -7,29 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from agentix.agentserver.worker.control import BORN, ENDED, STATE
-from agentix.agentserver.worker.frame import (
+from agentix.agentserver.errors import FrameError, KernelError
+from agentix.agentserver.worker.forkserver import ForkServer
+from agentix.agentserver.worker.handlers import IsolationReport, Mitigation, WorkerSettings
+from agentix.agentserver.worker.isolation import Jail, readable_paths
+from agentix.agentserver.worker.protocol import (
+    BORN,
+    ENDED,
+    STATE,
     AnswerReader,
-    FrameError,
-    Outcome,
+    CallOutcome,
+    ForkServerConfig,
     pack,
     pack_answer,
     unpack,
 )
-from agentix.agentserver.worker.jail import Jail, readable_paths
-from agentix.agentserver.worker.kernel import KernelError
-from agentix.agentserver.worker.plan import Plan
-from agentix.agentserver.worker.report import HardeningReport, Measure
-from agentix.agentserver.worker.settings import WorkerSettings
-from agentix.agentserver.worker.zygote import Zygote
 
 WAKERS = (100, 101)
 """Descriptors of a loop; nothing here comes to use them."""
 
 
-def make_plan(path: list[str], scratch: Path) -> Plan:
+def make_plan(path: list[str], scratch: Path) -> ForkServerConfig:
     limits = WorkerSettings()
-    return Plan(
+    return ForkServerConfig(
         path=path,
         preload=[],
         readable=[],
@@ -53,12 +53,12 @@ def control() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_a_kernel_that_gives_no_process_ends_one_worker(
     control: tuple[socket.socket, socket.socket], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Zygote) -> int:
+    def refuse(self: ForkServer) -> int:
         raise KernelError("unshare(CLONE_NEWPID): ENOSPC, No space left on device")
 
-    monkeypatch.setattr(Zygote, "_new_process", refuse)
+    monkeypatch.setattr(ForkServer, "_new_process", refuse)
     pump, theirs = control
-    zygote = Zygote(theirs, make_plan([], tmp_path), Jail(), WAKERS)
+    zygote = ForkServer(theirs, make_plan([], tmp_path), Jail(), WAKERS)
     channel, far = socket.socketpair()
     output, written = os.pipe()
     with channel:
@@ -84,9 +84,9 @@ def test_readable_paths_are_no_parts_of_others_and_never_everything(tmp_path: Pa
 
 def test_answers_are_put_together_wherever_they_break() -> None:
     answers = [
-        (1, Outcome.VALUE, b"one"),
-        (2, Outcome.RAISED, b""),
-        (2**63, Outcome.VALUE, b"x" * 99),
+        (1, CallOutcome.VALUE, b"one"),
+        (2, CallOutcome.RAISED, b""),
+        (2**63, CallOutcome.VALUE, b"x" * 99),
     ]
     for size in (1, 2, 13, 14, 50, 200):
         reader, found = AnswerReader(limit=99), []
@@ -99,7 +99,7 @@ def test_answers_are_put_together_wherever_they_break() -> None:
 
 
 def test_an_answer_to_a_call_that_is_yet_to_come_is_refused() -> None:
-    early = pack_answer(1, Outcome.VALUE, b"one") + pack_answer(2, Outcome.VALUE, b"two")
+    early = pack_answer(1, CallOutcome.VALUE, b"one") + pack_answer(2, CallOutcome.VALUE, b"two")
     with pytest.raises(FrameError, match="it wrote 16 bytes more than its answer to call 1"):
         AnswerReader(limit=99).feed(early)
     reader = AnswerReader(limit=99)
@@ -109,11 +109,11 @@ def test_an_answer_to_a_call_that_is_yet_to_come_is_refused() -> None:
 
 
 def test_an_answer_over_the_limit_is_refused_by_its_header_alone() -> None:
-    header = pack_answer(1, Outcome.VALUE, b"x" * 100)[:13]
+    header = pack_answer(1, CallOutcome.VALUE, b"x" * 100)[:13]
     with pytest.raises(FrameError, match="an answer of 100 bytes; 99 are the most"):
         AnswerReader(limit=99).feed(header)
     with pytest.raises(FrameError, match="an answer of 100 bytes"):
-        AnswerReader(limit=99).feed(pack_answer(1, Outcome.VALUE, b"x" * 100))
+        AnswerReader(limit=99).feed(pack_answer(1, CallOutcome.VALUE, b"x" * 100))
 
 
 def test_plain_values_survive_and_others_are_refused() -> None:
@@ -127,8 +127,8 @@ def test_plain_values_survive_and_others_are_refused() -> None:
 
 
 def test_a_report_names_what_is_missing() -> None:
-    applied, missing = Measure("limits", True), Measure("Landlock", False, "ENOSYS")
-    report = HardeningReport("thread", (applied, missing))
+    applied, missing = Mitigation("limits", True), Mitigation("Landlock", False, "ENOSYS")
+    report = IsolationReport("thread", (applied, missing))
     assert report.missing == (missing,)
     assert report.lines() == [
         "isolation: thread",
@@ -143,12 +143,12 @@ def test_a_pump_that_leaves_without_listening_ends_the_zygote(
     class EndedError(Exception):
         """In place of the end of this process."""
 
-    def end(self: Zygote) -> None:
+    def end(self: ForkServer) -> None:
         raise EndedError
 
-    monkeypatch.setattr(Zygote, "_end", end)
+    monkeypatch.setattr(ForkServer, "_end", end)
     pump, theirs = control
-    zygote = Zygote(theirs, make_plan([], tmp_path), Jail(), WAKERS)
+    zygote = ForkServer(theirs, make_plan([], tmp_path), Jail(), WAKERS)
     theirs.send(b"not read")
     pump.close()
     for _ in range(2):

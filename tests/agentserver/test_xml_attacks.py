@@ -17,10 +17,8 @@ import pytest
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.xml import envelope as envelopes
 from agentix.agentserver.xml import parser
-from agentix.agentserver.xml.emission import read_emission
-from agentix.agentserver.xml.envelope import build_envelope, open_envelope
-from agentix.agentserver.xml.limits import Limits
-from agentix.agentserver.xml.parser import parse_strict
+from agentix.agentserver.xml.envelope import build_envelope, open_envelope, read_emission
+from agentix.agentserver.xml.parser import MessageLimits, parse_strict
 from tests.agentserver.xml_samples import ADD, ADD_ROOT, LIMITS, THREAD, add_codec, message
 
 IN_ACCESS_OR_OPEN = 0x01 | 0x20
@@ -228,7 +226,7 @@ SECTIONS = b"<!-- <b/><b/> <![CDATA[ --><![CDATA[<b/><b/><!-- ]]><?pi <b/> <!-- 
 
 @pytest.mark.parametrize("text", [SECTIONS * 9, b"&lt;" * 99], ids=["sections", "references"])
 def test_a48_what_is_within_the_limits_is_parsed_whatever_its_bytes(text: bytes) -> None:
-    limits = Limits(elements=100)
+    limits = MessageLimits(elements=100)
     assert len(parse_strict(b"<a>" + text + b"<b/>" * 99 + b"</a>", limits)) == 99
     with pytest.raises(Malformed) as raised:
         parse_strict(b"<a>" + text + b"<b/>" * 100 + b"</a>", limits)

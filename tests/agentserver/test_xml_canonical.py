@@ -3,7 +3,7 @@
 import pytest
 from lxml import etree
 
-from agentix.agentserver.xml.canonical import canonical
+from agentix.agentserver.xml.envelope import canonical
 from agentix.agentserver.xml.parser import parse_strict
 from tests.agentserver.xml_samples import LIMITS
 

@@ -9,11 +9,9 @@ from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.payload import PayloadCodec, describe_record
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.envelope import build_envelope, compose, open_envelope
-from agentix.agentserver.xml.limits import Limits
-from agentix.agentserver.xml.parser import parse_strict
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import xmlify
+from agentix.agentserver.xml.envelope import build_envelope, canonical, compose, open_envelope
+from agentix.agentserver.xml.parser import MessageLimits, parse_strict
 from tests.agentserver.xml_samples import ADD, CORE, ENVELOPE, LIMITS, THREAD, add_codec
 from tests.agentserver.xml_strategies import elements, limits, outcome
 
@@ -23,13 +21,18 @@ agents = st.sampled_from(
 threads = st.sampled_from([THREAD, "", "t t", "]]>", "\n", THREAD.upper()])
 
 
-def parsed(payload: str, limits: Limits = LIMITS) -> Element:
+def parsed(payload: str, limits: MessageLimits = LIMITS) -> Element:
     """Parses a payload as the element of an emission, with text after it."""
     return parse_strict(f"<w>{payload} tail</w>".encode(), limits)[0]
 
 
 def assert_same(
-    sender: str, to: str | None, thread: str, payload: str, limits: Limits, repairs: list[str]
+    sender: str,
+    to: str | None,
+    thread: str,
+    payload: str,
+    limits: MessageLimits,
+    repairs: list[str],
 ) -> None:
     """Asserts that composing gives what writing and reading gives."""
     try:
@@ -49,7 +52,7 @@ def assert_same(
 
 @settings(max_examples=600, deadline=None)
 @given(elements, st.one_of(st.just(LIMITS), limits))
-def test_any_payload_is_composed_as_it_would_be_read(payload: str, limits: Limits) -> None:
+def test_any_payload_is_composed_as_it_would_be_read(payload: str, limits: MessageLimits) -> None:
     assert_same("a", "b", THREAD, payload, limits, [])
 
 
@@ -63,7 +66,7 @@ def test_limits_are_the_same_for_composed_messages(
     named = "".join(f' a{number}="{number}"' for number in range(attributes))
     innermost = f"<d{named}>{'<i/>' * wide}</d>"
     payload = "<d>" * (depth - 1) + innermost + "</d>" * (depth - 1)
-    limits = Limits(
+    limits = MessageLimits(
         depth=depth + room[0],
         elements=depth + wide + room[1],
         attributes=attributes + room[2],
@@ -132,7 +135,7 @@ def test_a_payload_of_the_envelopes_own_namespace_is_refused() -> None:
 def test_a_message_that_is_over_the_size_only_with_its_envelope_is_refused() -> None:
     payload = parsed(f"<result>{'x' * 100}</result>")
     size = len(build_envelope("a", "b", THREAD, payload))
-    assert compose("a", "b", THREAD, payload, Limits(size=size)).payload is payload
+    assert compose("a", "b", THREAD, payload, MessageLimits(size=size)).payload is payload
     with pytest.raises(Malformed) as raised:
-        compose("a", "b", THREAD, payload, Limits(size=size - 1))
+        compose("a", "b", THREAD, payload, MessageLimits(size=size - 1))
     assert raised.value.kind is MalformedKind.TOO_LARGE

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import Malformed, MalformedKind
-from agentix.agentserver.xml import emission as emissions
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.emission import Emission, read_emission
-from agentix.agentserver.xml.envelope import build_envelope, open_envelope
-from agentix.agentserver.xml.limits import Limits
-from agentix.agentserver.xml.parser import parse_strict
+from agentix.agentserver.xml import envelope as emissions
+from agentix.agentserver.xml.envelope import (
+    Emission,
+    build_envelope,
+    canonical,
+    open_envelope,
+    read_emission,
+)
+from agentix.agentserver.xml.parser import MessageLimits, parse_strict
 from tests.agentserver.xml_samples import ENVELOPE, LIMITS, THREAD
 
 
@@ -72,7 +75,7 @@ def test_a20_a_single_dummy_is_unwrapped_once() -> None:
 def test_a21_nothing_ends_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
     wrappers: list[bytes] = []
 
-    def watched(data: bytes, limits: Limits) -> Element:
+    def watched(data: bytes, limits: MessageLimits) -> Element:
         wrappers.append(data[: data.index(b">") + 1])
         return parse_strict(data, limits)
 
@@ -88,7 +91,7 @@ def test_a21_nothing_ends_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a21_the_wrapper_of_another_process_has_another_name() -> None:
-    show = "from agentix.agentserver.xml.emission import WRAPPER; print(WRAPPER)"
+    show = "from agentix.agentserver.xml.envelope import WRAPPER; print(WRAPPER)"
     command = [sys.executable, "-c", show]
     others = {subprocess.check_output(command, text=True).strip() for _ in range(2)}
     assert len(others | {emissions.WRAPPER}) == 3
@@ -310,7 +313,7 @@ def test_repair_names_the_first_of_many_things() -> None:
 
 
 def test_repair_has_a_limit_too() -> None:
-    limits = Limits(elements=10)
+    limits = MessageLimits(elements=10)
     assert read_emission(b"<a>" + b"&" * 19, limits).payloads[0].text == "&" * 19
     with pytest.raises(Malformed, match="too much markup to repair"):
         read_emission(b"<a>" + b"&" * 20, limits)

@@ -5,10 +5,14 @@ from lxml import etree
 
 from agentix.agentserver.errors import Malformed, MalformedKind
 from agentix.agentserver.names import is_thread_id
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.emission import read_emission
-from agentix.agentserver.xml.envelope import build_envelope, open_envelope
-from agentix.agentserver.xml.huh import CannedText, huh
+from agentix.agentserver.xml.envelope import (
+    CannedText,
+    build_envelope,
+    canonical,
+    huh,
+    open_envelope,
+    read_emission,
+)
 from tests.agentserver.xml_samples import (
     ADD,
     ADD_ROOT,

@@ -7,8 +7,7 @@ from lxml import etree
 from lxml.etree import _Element as Element
 
 from agentix.agentserver.errors import Malformed, MalformedKind
-from agentix.agentserver.xml.gate import admit
-from agentix.agentserver.xml.parser import PARSERS, parse_strict
+from agentix.agentserver.xml.parser import PARSERS, parse_strict, precheck
 from tests.agentserver.xml_samples import LIMITS
 
 SIZE = 1_000
@@ -17,7 +16,7 @@ SIZE = 1_000
 def refused(data: bytes) -> MalformedKind:
     """Gives why bytes are refused."""
     with pytest.raises(Malformed) as raised:
-        admit(data, SIZE)
+        precheck(data, SIZE)
     return raised.value.kind
 
 
@@ -37,16 +36,16 @@ def refused(data: bytes) -> MalformedKind:
     ],
 )
 def test_documents_pass_unchanged(data: bytes) -> None:
-    assert admit(data, SIZE) == data
+    assert precheck(data, SIZE) == data
     assert parse_strict(data, LIMITS) is not None
 
 
 def test_a_byte_order_mark_is_taken_off() -> None:
-    assert admit(codecs.BOM_UTF8 + b"<a/>", SIZE) == b"<a/>"
+    assert precheck(codecs.BOM_UTF8 + b"<a/>", SIZE) == b"<a/>"
 
 
 def test_size_is_counted_in_bytes() -> None:
-    assert admit(b"<a/>" + b" " * 996, SIZE)
+    assert precheck(b"<a/>" + b" " * 996, SIZE)
     assert refused(b"<a/>" + b" " * 997) is MalformedKind.TOO_LARGE
 
 
@@ -67,7 +66,7 @@ def test_other_encodings_are_refused(data: bytes) -> None:
 def test_utf_16_never_hides_a_doctype(encoding: str) -> None:
     data = "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>".encode(encoding)
     with pytest.raises(Malformed):
-        parse_strict(admit(data, SIZE), LIMITS)
+        parse_strict(precheck(data, SIZE), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +113,9 @@ def test_other_prologs_are_refused(data: bytes) -> None:
 
 def test_a_prolog_of_many_pieces_is_refused() -> None:
     most = b" <?p?>" * 127 + b"<a/>"
-    assert admit(most, 2_000) == most
+    assert precheck(most, 2_000) == most
     with pytest.raises(Malformed, match="more than 256 comments and instructions") as raised:
-        admit(b" <?p?>" * 128 + b"<a/>", 2_000)
+        precheck(b" <?p?>" * 128 + b"<a/>", 2_000)
     assert raised.value.kind is MalformedKind.PROLOG
 
 

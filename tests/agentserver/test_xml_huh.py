@@ -4,9 +4,7 @@ import base64
 
 import pytest
 
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.emission import read_emission
-from agentix.agentserver.xml.huh import CannedText, huh, is_huh
+from agentix.agentserver.xml.envelope import CannedText, canonical, huh, is_huh, read_emission
 from tests.agentserver.xml_samples import CORE, LIMITS
 
 FAILED = b"<calculator.add.addpayload><a>x</a><b>1</b></calculator.add.addpayload>"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentix.agentserver.xml.envelope import open_any, open_envelope, open_ordinary
-from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.parser import MessageLimits
 from tests.agentserver.xml_samples import ADD, LIMITS, META, THREAD, message
 from tests.agentserver.xml_strategies import element, limits, outcome, tags, texts
 
@@ -70,7 +70,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=1_000, deadline=None)
 @given(messages(), all_limits)
-def test_the_short_way_reads_what_the_long_way_reads(data: bytes, limits: Limits) -> None:
+def test_the_short_way_reads_what_the_long_way_reads(data: bytes, limits: MessageLimits) -> None:
     short = outcome(lambda: open_ordinary(data, limits))
     assert short in (None, outcome(lambda: open_any(data, limits)))
 

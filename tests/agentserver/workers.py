@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentix.agentserver.worker.handlers import FailureKind, HandlerFailed, Handlers, HandlerSource
-from agentix.agentserver.worker.settings import WorkerSettings
+from agentix.agentserver.errors import FailureKind, HandlerFailed
+from agentix.agentserver.worker.handlers import Handlers, HandlerSource, WorkerSettings
 
 GUESTS = Path(__file__).with_name("guests")
 """Where the handlers are."""

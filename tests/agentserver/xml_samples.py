@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from agentix.agentserver.payload import PayloadCodec, describe_record
-from agentix.agentserver.xml.limits import Limits
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import xmlify
+from agentix.agentserver.xml.parser import MessageLimits
 
 THREAD = "550e8400-e29b-41d4-a716-446655440000"
 ENVELOPE = "https://xml-pipeline.org/ns/envelope/v1"
 CORE = "https://xml-pipeline.org/ns/core/v1"
-LIMITS = Limits()
+LIMITS = MessageLimits()
 META = f"<from>ext</from><thread>{THREAD}</thread>"
 ADD_ROOT = "calculator.add.addpayload"
 ADD = f'<{ADD_ROOT} xmlns=""><a>7</a><b>35</b></{ADD_ROOT}>'

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from agentix.agentserver.errors import Malformed
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.envelope import Envelope
-from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.envelope import Envelope, canonical
+from agentix.agentserver.xml.parser import MessageLimits
 from tests.agentserver.xml_samples import CORE, ENVELOPE
 
 SCHEMA_INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
@@ -63,7 +62,7 @@ elements = st.builds(
     ),
 )
 limits = st.builds(
-    Limits,
+    MessageLimits,
     size=st.integers(150, 600),
     depth=st.integers(1, 80),
     elements=st.integers(1, 90),

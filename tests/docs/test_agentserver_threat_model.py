@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agentix.agentserver.worker import output
-from agentix.agentserver.worker.pool import Workers
-from agentix.agentserver.worker.settings import WorkerSettings
+from agentix.agentserver.worker import process
+from agentix.agentserver.worker.handlers import WorkerSettings
+from agentix.agentserver.worker.pool import WorkerPool
 from tests.docs.blocks import read_blocks
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "agentserver" / "threat-model.md"
@@ -23,7 +23,7 @@ def shown_report() -> list[str]:
 
 
 async def test_the_report_is_as_the_page_shows() -> None:
-    async with Workers() as workers:
+    async with WorkerPool() as workers:
         lines = [line.partition(" (")[0] for line in workers.report().lines()]
     if os.geteuid() == 0:
         assert lines == shown_report()
@@ -47,7 +47,7 @@ def test_every_measure_has_a_row() -> None:
         ("32 processes and threads", DEFAULT.processes == 32),
         ("At most 256 workers", DEFAULT.workers == 256),
         ("idle for ten minutes", DEFAULT.idle == 600),
-        ("at most 16 KiB a second", (output.QUOTA, output.PERIOD) == (16 * 1024, 1)),
+        ("at most 16 KiB a second", (process.QUOTA, process.PERIOD) == (16 * 1024, 1)),
     ],
 )
 def test_limits_are_as_the_page_says(said: str, value: bool) -> None:

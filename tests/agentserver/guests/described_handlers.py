@@ -6,8 +6,7 @@ import os
 import time
 from typing import Literal
 
-from agentix.agentserver.metadata import HandlerMetadata
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import HandlerMetadata, xmlify
 
 TOKEN = os.urandom(8).hex()
 poisoned = False

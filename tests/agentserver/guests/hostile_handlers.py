@@ -13,8 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from agentix.agentserver.metadata import HandlerMetadata
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import HandlerMetadata, xmlify
 
 stored = "nothing"
 """What a thread leaves for others to find."""
@@ -307,13 +306,13 @@ def stop_loop(target: str) -> str:
 
 def replace_worker(target: str) -> str:
     """Puts its own code in the place of the worker's, which then answers every later call."""
-    from agentix.agentserver.worker import entry
-    from agentix.agentserver.worker.frame import Outcome
+    from agentix.agentserver.worker import child
+    from agentix.agentserver.worker.protocol import CallOutcome
 
     async def attempt(*arguments: object) -> object:
-        return (Outcome.VALUE, target.encode())
+        return (CallOutcome.VALUE, target.encode())
 
-    entry.attempt = attempt  # type: ignore[assignment]
+    child.attempt = attempt  # type: ignore[assignment]
     return "replaced"
 
 

@@ -7,8 +7,7 @@ import signal
 import stat
 import sys
 
-from agentix.agentserver.metadata import HandlerMetadata
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import HandlerMetadata, xmlify
 
 
 @xmlify

@@ -6,42 +6,39 @@ The names are loaded on first use: a worker imports `xmlify` and `HandlerMetadat
 import importlib
 from typing import TYPE_CHECKING
 
-from agentix.agentserver.core import Reply
-from agentix.agentserver.metadata import HandlerMetadata
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import HandlerMetadata, Reply, xmlify
 
 if TYPE_CHECKING:
-    from agentix.agentserver.errors import AgentServerError, RegistrationError
-    from agentix.agentserver.events import Event
-    from agentix.agentserver.organism import (
+    from agentix.agentserver.catalog import Capability
+    from agentix.agentserver.errors import (
+        AgentServerError,
         CallTimeoutError,
-        Capability,
-        Organism,
         OrganismClosedError,
-        Receipt,
-        ThreadInfo,
-        wrap,
+        RegistrationError,
+        SpecError,
     )
-    from agentix.agentserver.principal import Principal
-    from agentix.agentserver.spec import ListenerSpec, OrganismSpec, SpecError
-    from agentix.agentserver.trusted import Request, TrustedListener
+    from agentix.agentserver.log import Event
+    from agentix.agentserver.names import Principal
+    from agentix.agentserver.organism import Organism, Receipt, ThreadInfo, wrap
+    from agentix.agentserver.registry import InProcessListener, Request
+    from agentix.agentserver.spec import ListenerSpec, OrganismSpec
 else:
     _HOMES = {
         "AgentServerError": "errors",
-        "CallTimeoutError": "organism",
-        "Capability": "organism",
-        "Event": "events",
+        "CallTimeoutError": "errors",
+        "Capability": "catalog",
+        "Event": "log",
+        "InProcessListener": "registry",
         "ListenerSpec": "spec",
         "Organism": "organism",
-        "OrganismClosedError": "organism",
+        "OrganismClosedError": "errors",
         "OrganismSpec": "spec",
-        "Principal": "principal",
+        "Principal": "names",
         "Receipt": "organism",
         "RegistrationError": "errors",
-        "Request": "trusted",
-        "SpecError": "spec",
+        "Request": "registry",
+        "SpecError": "errors",
         "ThreadInfo": "organism",
-        "TrustedListener": "trusted",
         "wrap": "organism",
     }
 
@@ -60,6 +57,7 @@ __all__ = [
     "Capability",
     "Event",
     "HandlerMetadata",
+    "InProcessListener",
     "ListenerSpec",
     "Organism",
     "OrganismClosedError",
@@ -71,7 +69,6 @@ __all__ = [
     "Request",
     "SpecError",
     "ThreadInfo",
-    "TrustedListener",
     "wrap",
     "xmlify",
 ]

@@ -13,14 +13,12 @@ from pathlib import Path
 
 from lxml import etree
 
-from agentix.agentserver.errors import AgentServerError
-from agentix.agentserver.gateway.oob import send_privileged
+from agentix.agentserver.credentials import Identity, new_secret
+from agentix.agentserver.errors import AgentServerError, CallTimeoutError
+from agentix.agentserver.gateway.admin import Shutdown, send_privileged, sign_privileged
 from agentix.agentserver.gateway.service import check_gateways, open_gateways
-from agentix.agentserver.identity import Identity
-from agentix.agentserver.organism import CallTimeoutError, Organism, wrap
-from agentix.agentserver.privileged import Shutdown, sign_privileged
-from agentix.agentserver.users import new_secret
-from agentix.agentserver.xml.canonical import canonical
+from agentix.agentserver.organism import Organism, wrap
+from agentix.agentserver.xml.envelope import canonical
 from agentix.errors import AgentixError
 
 __all__ = ["main"]

@@ -1,32 +1,38 @@
-"""The emitter: turns what handlers return into messages, whose provenance is the pump's own."""
+"""The emitter: what handlers return as messages, and what becomes of messages that fail."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from agentix.agentserver.core import Primitive
+from agentix.agentserver.catalog import Meta
 from agentix.agentserver.errors import Malformed
-from agentix.agentserver.exchange import Exchange
-from agentix.agentserver.ingress import Ingress
-from agentix.agentserver.ledger import Ledger
-from agentix.agentserver.names import new_thread_id
-from agentix.agentserver.pipeline import Failure, MessageState
-from agentix.agentserver.registry import Listener, Registry
-from agentix.agentserver.routing import Way, route
-from agentix.agentserver.scheduler import Delivery, Target
-from agentix.agentserver.threads import Thread
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.emission import Emission, read_emission
-from agentix.agentserver.xml.envelope import compose
-from agentix.agentserver.xml.huh import CannedText, huh
-from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.log import EventLog
+from agentix.agentserver.names import Primitive, new_thread_id
+from agentix.agentserver.registry import Failure, Listener, ListenerRegistry, MessageState, Step
+from agentix.agentserver.routing import Destination, Ingress, route
+from agentix.agentserver.state import Delivery, PendingCall, Target, Thread
+from agentix.agentserver.xml.envelope import (
+    CannedText,
+    Emission,
+    canonical,
+    compose,
+    huh,
+    read_emission,
+)
+from agentix.agentserver.xml.parser import MessageLimits
 
-__all__ = ["CORE", "Emitter", "attempt_of"]
+__all__ = [
+    "CORE",
+    "Emitter",
+    "System",
+    "attempt_of",
+]
 
 logger = logging.getLogger(__name__)
+
 
 CORE = "core"
 """Who the pump's own messages are from."""
@@ -50,10 +56,10 @@ class Emitter:
 
     def __init__(
         self,
-        registry: Registry,
-        ledger: Ledger,
+        registry: ListenerRegistry,
+        ledger: EventLog,
         ingress: Ingress,
-        limits: Limits,
+        limits: MessageLimits,
         depth: int,
         process: Process,
         prune: Prune,
@@ -90,14 +96,14 @@ class Emitter:
             await self.fail(delivery, dropped)
 
     async def _emit(
-        self, source: Target, element: Element, exchange: Exchange, repairs: tuple[str, ...]
+        self, source: Target, element: Element, exchange: PendingCall, repairs: tuple[str, ...]
     ) -> bool:
         """Sends one payload where its tag says; gives whether anybody hears of it."""
         thread = source.thread
         tag = str(element.tag)
         way = route(source.listener, tag)
         match way:
-            case Way.UP:
+            case Destination.UP:
                 receiver, targets = self._receiver(thread.parent, element)
                 if receiver is not None:
                     sender = source.listener.name
@@ -113,10 +119,10 @@ class Emitter:
             case Primitive.RETURN | Primitive.HALT:
                 await self.reply(thread.parent, element, CORE, exchange, thread, repairs)
                 self._prune(thread, way is Primitive.HALT)
-            case Way.DROP:
+            case Destination.DROP:
                 self._security(source.listener.name, thread, f"it emitted {tag}")
                 return False
-            case Way.REFUSE:
+            case Destination.REFUSE:
                 failure = Failure(CannedText.INVALID_PAYLOAD, f"{tag} is for none of its peers")
                 await self._refuse(thread, attempt_of(element), failure, exchange)
         return True
@@ -126,7 +132,7 @@ class Emitter:
         source: Target,
         listener: Listener,
         element: Element,
-        exchange: Exchange,
+        exchange: PendingCall,
         repairs: tuple[str, ...],
     ) -> bool:
         """Sends an element to a peer, or to the emitter itself; gives whether it was taken."""
@@ -152,7 +158,7 @@ class Emitter:
         thread: Thread | None,
         element: Element,
         sender: str,
-        exchange: Exchange,
+        exchange: PendingCall,
         emitter: Thread | None = None,
         repairs: tuple[str, ...] = (),
         *,
@@ -180,7 +186,7 @@ class Emitter:
         sender: str,
         thread: Thread,
         element: Element,
-        exchange: Exchange,
+        exchange: PendingCall,
         emitter: Thread | None,
         repairs: tuple[str, ...],
         targets: tuple[Target, ...],
@@ -208,7 +214,7 @@ class Emitter:
         await self._process(state)
         return state.error is None
 
-    async def tell(self, principal: str, element: Element, exchange: Exchange) -> None:
+    async def tell(self, principal: str, element: Element, exchange: PendingCall) -> None:
         """Sends a `<huh>` to a principal whose message had no thread of its own."""
         thread = Thread(new_thread_id(), principal, None)
         await self._send(CORE, thread, element, exchange, None, (), (), True)
@@ -225,7 +231,7 @@ class Emitter:
         await self.reply(thread.parent, element, CORE, state.exchange, is_huh=True)
 
     async def _refuse(
-        self, thread: Thread, attempt: bytes, failure: Failure, exchange: Exchange
+        self, thread: Thread, attempt: bytes, failure: Failure, exchange: PendingCall
     ) -> None:
         """Gives what can not be sent to the system pipeline."""
         state = MessageState(attempt, exchange, thread.name)
@@ -259,3 +265,51 @@ def attempt_of(attempt: Element | bytes) -> bytes:
         return attempt
     data: bytes = etree.tostring(attempt, with_tail=False)
     return data
+
+
+class System:
+    """The steps of the permanent pipeline that needs no listener."""
+
+    def __init__(self, ledger: EventLog, emitter: Emitter, meta: Meta) -> None:
+        self._ledger = ledger
+        self._emitter = emitter
+        self._meta = meta
+
+    def steps(self) -> Sequence[Step]:
+        """Gives the steps in their order."""
+        return (self.answer_meta, self.record_failure, self.answer_huh)
+
+    async def answer_meta(self, state: MessageState) -> None:
+        """Answers a query about capabilities, where the organism's settings allow it."""
+        if not state.system or state.error is not None or state.principal is None:
+            return
+        assert state.payload_tree is not None
+        answer = self._meta.answer(state.principal, state.payload_tree)
+        if answer is None:
+            state.error = Failure(CannedText.INVALID_PAYLOAD, "a query that is not allowed")
+            return
+        await self._emitter.reply(state.thread, answer, CORE, state.exchange)
+
+    async def record_failure(self, state: MessageState) -> None:
+        """Logs why a message goes no further; the reason never travels."""
+        if state.error is None:
+            return
+        level = logging.WARNING if state.error.security else logging.INFO
+        detail = state.error.detail
+        logger.log(level, "a message of %s goes no further: %s", state.from_id, detail)
+        if state.error.security:
+            self._ledger.event(
+                "security", thread=state.thread_id, sender=state.from_id, detail=detail
+            )
+
+    async def answer_huh(self, state: MessageState) -> None:
+        """Tells the sender, in canned words; about a `<huh>` nobody is told."""
+        if state.error is None or state.error.text is None or state.is_huh:
+            return
+        attempt = state.raw_bytes if state.attempt is None else state.attempt
+        element = huh(state.error.text, attempt_of(attempt))
+        receiver = state.emitter or state.thread
+        if receiver is not None:
+            await self._emitter.reply(receiver, element, CORE, state.exchange, is_huh=True)
+        elif state.principal is not None:
+            await self._emitter.tell(state.principal.name, element, state.exchange)

@@ -1,20 +1,62 @@
-"""Names: of listeners, of the root tags that are derived from them, and of threads."""
+"""Names: XML namespaces, primitives, listeners, root tags, threads and principals.
+
+Neither this module nor `payload.types` loads lxml, because workers import both."""
 
 import os
 import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Final
 
 from agentix.agentserver.errors import RegistrationError
 
 __all__ = [
+    "CORE_NAMESPACE",
+    "ENVELOPE_NAMESPACE",
+    "LOCAL",
+    "META_NAMESPACE",
+    "PRIVILEGED_NAMESPACE",
     "RESERVED",
+    "Primitive",
+    "Principal",
     "check_listener_name",
     "collapse",
     "is_ncname",
     "is_thread_id",
     "listener_namespace",
     "new_thread_id",
+    "primitive",
     "root_tag",
 ]
+
+
+ENVELOPE_NAMESPACE: Final = "https://xml-pipeline.org/ns/envelope/v1"
+CORE_NAMESPACE: Final = "https://xml-pipeline.org/ns/core/v1"
+META_NAMESPACE: Final = "https://xml-pipeline.org/ns/meta/v1"
+PRIVILEGED_NAMESPACE: Final = "https://xml-pipeline.org/privileged-msg"
+
+
+class Primitive(Enum):
+    """The elements by which a handler speaks to the pump, with or without the core namespace."""
+
+    TODO_UNTIL = "todo-until"
+    """Comes back to its emitter."""
+    RETURN = "return"
+    """Goes to the parent and ends what is below the emitter."""
+    HALT = "halt"
+    """Goes to the parent and ends the emitter too."""
+
+
+PRIMITIVES: Final = {
+    tag: kind for kind in Primitive for tag in (kind.value, f"{{{CORE_NAMESPACE}}}{kind.value}")
+}
+
+
+def primitive(tag: str) -> Primitive | None:
+    """Gives the primitive that a tag in Clark notation names; None for any other tag."""
+    return PRIMITIVES.get(tag)
+
 
 RESERVED = ("core", "system", "dummy")
 """Names that are the pump's own, and so the first segment of no listener's name."""
@@ -121,3 +163,35 @@ def spelled(digits: str) -> str:
     """Spells 32 random digits as a UUID of version 4, of which two are not random."""
     variant = VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An external sender. A gateway makes it from what it verified, never from a message."""
+
+    name: str
+    """The name that its messages must carry in `<from>`."""
+    roots: frozenset[str] | None = None
+    """The root tags that it may send; `None` for all."""
+    admin: bool = False
+    """Whether meta queries that are kept for `admin` are answered."""
+    remote: bool = False
+    """Whether it is another organism."""
+
+    @staticmethod
+    def of(principal: "Principal | str") -> "Principal":
+        """Gives a principal by its name, one who may send everything and is no admin."""
+        return _named(principal) if isinstance(principal, str) else principal
+
+    def may_send(self, root: str) -> bool:
+        """Tells whether it may send messages of a root tag."""
+        return self.roots is None or root in self.roots
+
+
+@lru_cache(maxsize=256)
+def _named(name: str) -> Principal:
+    return Principal(name)
+
+
+LOCAL = Principal("local", admin=True)
+"""The program that holds the organism as a library."""

@@ -2,43 +2,47 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from lxml import etree
 
-from agentix.agentserver.calls import (
-    CallTimeoutError,
-    OrganismClosedError,
-    Receipt,
-    ThreadInfo,
-    wrap,
+from agentix.agentserver.assembly import (
+    Registrar,
+    make_handler_runner,
+    start_builtins,
+    temporary_directory_if_empty,
 )
-from agentix.agentserver.capability import Capability, capability_of, peer_capability
-from agentix.agentserver.core import CORE_NAMESPACE
+from agentix.agentserver.catalog import (
+    Capability,
+    allowed_listeners,
+    capability_of,
+    draw,
+    graph_of,
+    peer_capability,
+)
 from agentix.agentserver.deadlines import Deadlines
-from agentix.agentserver.edges import open_edges
 from agentix.agentserver.emitter import CORE
-from agentix.agentserver.events import Event, EventBus
-from agentix.agentserver.graph import draw, graph_of
+from agentix.agentserver.errors import CallTimeoutError, OrganismClosedError
 from agentix.agentserver.journal import Journal
-from agentix.agentserver.ledger import Ledger, Recovered
-from agentix.agentserver.listening import Wanted, history, listen
-from agentix.agentserver.meta import allowed_listeners
-from agentix.agentserver.names import new_thread_id
-from agentix.agentserver.principal import LOCAL, Principal
-from agentix.agentserver.private import kept_directory
+from agentix.agentserver.log import Event, EventBus, EventLog, Recovered, Wanted, history, listen
+from agentix.agentserver.names import (
+    CORE_NAMESPACE,
+    ENVELOPE_NAMESPACE,
+    LOCAL,
+    Principal,
+    new_thread_id,
+)
 from agentix.agentserver.pump import Pump
-from agentix.agentserver.registration import Registrar
-from agentix.agentserver.registry import Listener, Registry
+from agentix.agentserver.registry import InProcessListener, Listener, ListenerRegistry
 from agentix.agentserver.spec import GatewaySpec, ListenerSpec, OrganismSpec, load_spec
-from agentix.agentserver.threads import Thread
-from agentix.agentserver.trusted import TrustedListener
-from agentix.agentserver.workforce import make_workforce
-from agentix.agentserver.xml.envelope import build_envelope
+from agentix.agentserver.state import Thread
+from agentix.agentserver.xml.envelope import END, TAG, build_envelope, escape, opening
 
 __all__ = [
     "CallTimeoutError",
@@ -51,6 +55,65 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The acknowledgement of a message: from here on it is delivered, or its failure told."""
+
+    thread: str
+    """The thread that it went to, which is a new one where it named none of its sender's."""
+    seq: int
+    """The number of the last event before what follows from the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """A thread that is alive."""
+
+    id: str
+    """Its UUID."""
+    path: tuple[str, ...]
+    """The principal that owns the conversation, then the listeners down to this one."""
+
+
+UNQUALIFIED = re.compile(rf"<{TAG}(?=>)".encode())
+"""The start of an element without a prefix and without attributes."""
+
+
+def wrap(payload: str | bytes, sender: str = LOCAL.name, thread: str | None = None) -> bytes:
+    """Put a payload into an envelope.
+
+    The envelope of a payload that is in canonical form is in canonical form too, which is read in a
+    fraction of the time that any other takes.
+
+    Args:
+        payload: One element.
+        sender: The principal that will post it.
+        thread: The thread to go on with; `None` begins a new one.
+
+    Example:
+        ```python
+        import uuid
+
+        from agentix.agentserver import wrap
+
+        first = wrap("<add.addpayload><a>7</a></add.addpayload>")
+        second = wrap("<add.addpayload><a>8</a></add.addpayload>", thread=str(uuid.uuid4()))
+        ```
+    """
+    body = payload.encode() if isinstance(payload, str) else payload
+    named = escape(thread or new_thread_id())
+    start = UNQUALIFIED.match(body)
+    if start is not None:
+        head = f'{opening(sender, None)[0]}{named}</thread></meta>{start[0].decode()} xmlns=""'
+        return head.encode() + body[start.end() :] + END.encode()
+    # Only the payload says what its prefixes and attributes are, so it is left as it came: a prefix
+    # for the envelope keeps the default namespace, which the payload may inherit, absent.
+    meta = f"<e:from>{escape(sender)}</e:from><e:thread>{named}</e:thread>"
+    head = f'<e:message xmlns:e="{ENVELOPE_NAMESPACE}"><e:meta>{meta}</e:meta>'
+    return head.encode() + body + b"</e:message>"
+
 
 SYSTEM = "system"
 """Who owns the thread that the organism boots in."""
@@ -69,13 +132,13 @@ class Organism:
     def __init__(self, spec: OrganismSpec, directory: Path) -> None:
         self.spec = spec
         self.directory = directory
-        self._registry = Registry()
+        self._registry = ListenerRegistry()
         self._bus = EventBus()
         self._journal = self._make_journal()
-        self._ledger = Ledger(self._journal, self._bus)
-        self._handlers = make_workforce(spec, directory)
+        self._ledger = EventLog(self._journal, self._bus)
+        self._handlers = make_handler_runner(spec, directory)
         self._registrar = Registrar(self._handlers, spec.limits, directory / spec.schemas)
-        self._trusted: list[TrustedListener] = []
+        self._trusted: list[InProcessListener] = []
         self._gateways: dict[str, GatewaySpec] = {}
         self._resources = AsyncExitStack()
         self._running = False
@@ -124,10 +187,12 @@ class Organism:
             # Before anything is told, because numbers go on from the time before.
             recovered = self._ledger.recover()
             # What is there when workers start is hidden from them, names of listeners included.
-            resources.enter_context(kept_directory(self.directory / self.spec.schemas))
+            resources.enter_context(
+                temporary_directory_if_empty(self.directory / self.spec.schemas)
+            )
             await self._handlers.start()
             resources.push_async_callback(self._handlers.aclose)
-            await resources.enter_async_context(open_edges(self))
+            await resources.enter_async_context(start_builtins(self))
             await self._register_all()
             resources.callback(self._bus.close)
             resources.push_async_callback(self.pump.aclose)
@@ -157,7 +222,7 @@ class Organism:
         async with AsyncExitStack() as resources:
             await self._handlers.start()
             resources.push_async_callback(self._handlers.aclose)
-            await resources.enter_async_context(open_edges(self))
+            await resources.enter_async_context(start_builtins(self))
             await self._make_all()
             yield self
 
@@ -426,7 +491,7 @@ class Organism:
         self._tell_state(listener, "unregistered")
         self.pump.commit()
 
-    def add_trusted(self, trusted: TrustedListener) -> None:
+    def add_trusted(self, trusted: InProcessListener) -> None:
         """Adds a listener that runs in the pump, before the start or after it.
 
         Raises:
@@ -456,7 +521,7 @@ class Organism:
         passive = {each.name: each for each in self.spec.gateways if each.remote_url is None}
         return [*(passive | self._gateways).values()]
 
-    def add_gateway(self, gateway: GatewaySpec, trusted: TrustedListener) -> None:
+    def add_gateway(self, gateway: GatewaySpec, trusted: InProcessListener) -> None:
         """Adds another organism, which is called through a trusted listener of its name."""
         self.add_trusted(trusted)
         self._gateways[gateway.name] = gateway

@@ -3,34 +3,157 @@
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from agentix.agentserver import budget
+from agentix.agentserver.catalog import Meta
 from agentix.agentserver.eager import run_eagerly
-from agentix.agentserver.emitter import CORE, Emitter
-from agentix.agentserver.events import EventKind
-from agentix.agentserver.exchange import Exchange
-from agentix.agentserver.ingress import Ingress
-from agentix.agentserver.ledger import Ledger, Pending
-from agentix.agentserver.meta import Meta
-from agentix.agentserver.names import RESERVED
-from agentix.agentserver.pipeline import Failure, MessageState, Pipeline
-from agentix.agentserver.principal import Principal
-from agentix.agentserver.registry import Registry
-from agentix.agentserver.scheduler import Delivery, Scheduler, Target
+from agentix.agentserver.emitter import CORE, Emitter, System
+from agentix.agentserver.errors import FailureKind, HandlerFailed, JournalError
+from agentix.agentserver.log import EventKind, EventLog, PendingDelivery
+from agentix.agentserver.names import RESERVED, Principal
+from agentix.agentserver.registry import Failure, ListenerRegistry, MessageState, Pipeline, Request
+from agentix.agentserver.routing import Ingress
 from agentix.agentserver.spec import LimitsSpec, MetaSpec
-from agentix.agentserver.system import System
-from agentix.agentserver.threads import Thread, Threads
-from agentix.agentserver.trusted import Request
-from agentix.agentserver.turns import Turns
-from agentix.agentserver.worker.handlers import FailureKind, HandlerFailed, Handlers, HandlerSource
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.huh import CannedText, huh
-from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.state import (
+    Delivery,
+    PendingCall,
+    Scheduler,
+    Target,
+    Thread,
+    ThreadRegistry,
+    check_limits,
+    record_tokens,
+)
+from agentix.agentserver.worker.handlers import Handlers, HandlerSource
+from agentix.agentserver.xml.envelope import CannedText, canonical, huh
+from agentix.agentserver.xml.parser import MessageLimits
 
-__all__ = ["Pump"]
+__all__ = [
+    "Pump",
+    "Turns",
+]
 
 logger = logging.getLogger(__name__)
+
+
+class Turns:
+    """Holds back effects until what they follow from is written.
+
+    A message that comes alone is written at once. What comes in the same turn of the loop after it,
+    and while messages keep coming, is written together, a turn at a time.
+
+    Args:
+        ledger: What writes.
+        begin: Gives a delivery to its handler.
+        abandon: Ends a delivery that no handler may see.
+    """
+
+    def __init__(
+        self,
+        ledger: EventLog,
+        begin: Callable[[Delivery], None],
+        abandon: Callable[[Delivery], None],
+    ) -> None:
+        self._ledger = ledger
+        self._begin = begin
+        self._abandon = abandon
+        self._gathering = False
+        self._broken: JournalError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.accepted: list[PendingCall] = []
+        """The exchanges whose messages are to be acknowledged."""
+        self.starting: list[Delivery] = []
+        """The deliveries that are to be given to their handlers."""
+        self.ended: list[PendingCall] = []
+        """The exchanges of which nothing is under way."""
+
+    def soon(self) -> None:
+        """Has everything written in this turn of the loop or in the next."""
+        if not self._gathering:
+            self._gathering = True
+            asyncio.get_running_loop().call_soon(self._turn)
+            self._write_or_fail()
+
+    def _turn(self) -> None:
+        if self.accepted or self.starting or self.ended or self._ledger.waiting:
+            asyncio.get_running_loop().call_soon(self._turn)
+            self._write_or_fail()
+        else:
+            self._gathering = False
+
+    def _write_or_fail(self) -> None:
+        with suppress(JournalError):  # those who wait for it were told
+            self.write()
+
+    def write(self) -> None:
+        """Writes everything now, and lets it have its effects.
+
+        Raises:
+            JournalError: It can not be written.
+        """
+        accepted, self.accepted = self.accepted, []
+        starting, self.starting = self.starting, []
+        ended, self.ended = self.ended, []
+        try:
+            self._commit()
+        except JournalError as error:
+            self._fail([*accepted, *ended], starting, error)
+            raise
+        for exchange in ended:
+            exchange.end()
+        if self._ledger.on_disk:
+            self._follow(self._after_sync(accepted, starting))
+        else:
+            self._release(accepted, starting)
+
+    def _commit(self) -> None:
+        """Writes, unless that failed before: what was lost then may be of any message since."""
+        try:
+            if self._broken is not None:
+                raise self._broken.with_traceback(None)
+            self._ledger.commit()
+        except JournalError as error:
+            self._broken = error
+            self._ledger.discard()
+            raise
+
+    def _release(self, accepted: list[PendingCall], starting: list[Delivery]) -> None:
+        for exchange in accepted:
+            exchange.written()
+        for delivery in starting:
+            self._begin(delivery)
+
+    async def _after_sync(self, accepted: list[PendingCall], starting: list[Delivery]) -> None:
+        try:
+            await self._ledger.synced()
+        except JournalError as error:
+            self._broken = error
+            self._fail(accepted, starting, error)
+            return
+        self._release(accepted, starting)
+
+    def _fail(
+        self, exchanges: list[PendingCall], starting: list[Delivery], error: JournalError
+    ) -> None:
+        """Tells who waits, and makes way for those behind, who are to be told, too."""
+        for exchange in exchanges:
+            exchange.fail(error)
+        for delivery in starting:
+            delivery.state.exchange.fail(error)
+            self._abandon(delivery)
+
+    def _follow(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Writes and acknowledges what is left."""
+        self._write_or_fail()
+        await asyncio.gather(*self._tasks)
 
 
 class Pump:
@@ -50,22 +173,22 @@ class Pump:
 
     def __init__(
         self,
-        registry: Registry,
-        ledger: Ledger,
+        registry: ListenerRegistry,
+        ledger: EventLog,
         handlers: Handlers,
         limits: LimitsSpec,
         meta: MetaSpec,
         *,
         depth_first: bool = False,
     ) -> None:
-        self.threads = Threads()
+        self.threads = ThreadRegistry()
         self._registry = registry
         self._ledger = ledger
         self._handlers = handlers
         self._scheduler = Scheduler(
             limits.concurrent_handlers, limits.concurrent_per_listener, depth_first=depth_first
         )
-        bounds = Limits(size=limits.message_bytes)
+        bounds = MessageLimits(size=limits.message_bytes)
         ingress = Ingress(registry, self.threads, ledger, bounds)
         self._emitter = Emitter(
             registry, ledger, ingress, bounds, limits.depth, self.process, self.prune
@@ -89,7 +212,7 @@ class Pump:
 
     async def post(self, message: bytes, principal: Principal) -> MessageState:
         """Takes an external message; its exchange tells when it is written, and when it is over."""
-        exchange = Exchange()
+        exchange = PendingCall()
         state = MessageState(message, exchange, principal.name)
         state.principal = principal
         if principal.name in self._registry or principal.name in RESERVED:
@@ -195,11 +318,11 @@ class Pump:
             return
         target, state = delivery.target, delivery.state
         listener, thread = target.listener, target.thread
-        anew = state.principal is not None or state.emitter is thread.parent
-        if not thread.alive or (thread.exhausted and not anew):
+        is_new_request = state.principal is not None or state.emitter is thread.parent
+        if not thread.alive or (thread.exhausted and not is_new_request):
             self._finish(delivery)
             return
-        excess = budget.admit(listener, thread, anew=anew)
+        excess = check_limits(listener, thread, is_new_request=is_new_request)
         if excess is not None:
             thread.exhausted = True
             failure = Failure(CannedText.LIMIT_EXCEEDED, excess)
@@ -258,7 +381,7 @@ class Pump:
 
     def book(self, thread: Thread, tokens: int) -> None:
         """Adds tokens to what was used in a thread, and tells of it."""
-        budget.book(thread, tokens)
+        record_tokens(thread, tokens)
         self._ledger.booked(thread, tokens)
         self.commit()
 
@@ -330,7 +453,7 @@ class Pump:
         if quiet is not None:
             quiet.set_result(None)
 
-    def _release(self, exchange: Exchange) -> None:
+    def _release(self, exchange: PendingCall) -> None:
         exchange.outstanding -= 1
         if not exchange.outstanding:
             self._turns.ended.append(exchange)
@@ -361,13 +484,13 @@ class Pump:
         finally:
             self._forgetting = None
 
-    async def redeliver(self, pending: Pending) -> None:
+    async def redeliver(self, pending: PendingDelivery) -> None:
         """Delivers what was waiting when the organism ended, and reports what was at a handler."""
         thread = self.threads.get(pending.thread)
         if thread is None:
             self._ledger.finished(pending.number)
             return
-        state = MessageState(pending.message.xml, Exchange(), pending.message.sender)
+        state = MessageState(pending.message.xml, PendingCall(), pending.message.sender)
         state.is_huh = pending.message.kind == "huh"
         state.thread = thread.parent
         waiting = self.ingress.run(state)

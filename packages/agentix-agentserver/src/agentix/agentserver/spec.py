@@ -1,10 +1,11 @@
-"""organism.yaml: what an organism is made of, as models that refuse what they do not know."""
+"""`organism.yaml`: its keys as models, and what is wrong with a file in its own words."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -17,12 +18,11 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import ErrorDetails
+from yaml.composer import ComposerError
 
-from agentix.agentserver.errors import RegistrationError
+from agentix.agentserver.errors import RegistrationError, SpecError
 from agentix.agentserver.names import check_listener_name
-from agentix.agentserver.reasons import reasons
-from agentix.agentserver.yaml_file import read_yaml
-from agentix.errors import UsageError
 
 __all__ = [
     "GatewaySpec",
@@ -35,20 +35,83 @@ __all__ = [
     "OrganismSection",
     "OrganismSpec",
     "RuntimeSpec",
-    "SpecError",
     "TlsSpec",
     "WorkersSpec",
     "load_spec",
     "parse_spec",
+    "read_yaml",
+    "reasons",
 ]
+
+
+WRONG_TYPES = {
+    "finite_number": "a number is needed here that is neither infinite nor .nan",
+    "dict_type": "keys with values are needed here",
+    "model_type": "keys with values are needed here, such as `name: library`",
+    "string_type": "a text is needed here; put quotes around what YAML takes for something else",
+    "tuple_type": "a list is needed here, such as [one, two]",
+}
+
+
+def reasons(error: ValidationError, models: Iterable[type[BaseModel]]) -> str:
+    """Gives what is wrong, and where, one reason after the other; what was given is not shown.
+
+    Args:
+        error: Why the data is refused.
+        models: The models whose keys may have been meant.
+    """
+    names = sorted({name for model in models for name in model.model_fields})
+    details = error.errors(include_input=False, include_url=False)
+    return "; ".join(_reason(detail, names) for detail in details)
+
+
+def _reason(detail: ErrorDetails, names: list[str]) -> str:
+    place = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "extra_forbidden":
+        return f"{place}: there is no such key{_meant(str(detail['loc'][-1]), names)}"
+    message = WRONG_TYPES.get(detail["type"], detail["msg"]).removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message
+
+
+def _meant(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    return f"; is {close[0]!r} meant?" if close else ""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping that says two things about one key, where YAML takes the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                problem = f"the key {key.value!r} is given twice"
+                raise ComposerError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        return node
+
+
+def read_yaml(path: Path) -> object:
+    """Reads the one document of a file.
+
+    Raises:
+        OSError: The file can not be read.
+        UnicodeDecodeError: It is not UTF-8.
+        yaml.YAMLError: It is not YAML, gives a key twice, or asks for more than plain data.
+    """
+    loader = _Loader(path.read_text(encoding="utf-8"))
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
 
 NAMESPACE_PEER = re.compile(r"ns:[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 OWN_PACKAGE = "agentix.agentserver"
-
-
-class SpecError(UsageError):
-    """An `organism.yaml` is refused: nothing was started."""
 
 
 def _name(value: str) -> str:

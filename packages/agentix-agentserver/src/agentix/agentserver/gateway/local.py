@@ -11,50 +11,254 @@ standard input does, so that it never outlives who started it.
 
 import argparse
 import asyncio
+import hashlib
 import json
 import logging
 import os
+import secrets
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from agentix.agentserver.capability import Capability
-from agentix.agentserver.events import Event
-from agentix.agentserver.gateway.requests import (
-    Call,
-    Catalog,
-    Describe,
-    Grant,
-    History,
-    Info,
-    Listen,
-    OwnersRequest,
-    Post,
-    Privileged,
-    Request,
-    RequestError,
-    Revoke,
-    Threads,
-    read_request,
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from agentix.agentserver.catalog import Capability, Subject, may_ask
+from agentix.agentserver.credentials import UserName
+from agentix.agentserver.errors import (
+    LocalRequestError,
+    PrivilegedError,
+    TokenError,
+    UsersError,
 )
 from agentix.agentserver.gateway.service import Service, open_gateways
-from agentix.agentserver.gateway.tokens import TokenError, Tokens
-from agentix.agentserver.meta import Subject, may_ask
-from agentix.agentserver.names import RESERVED
+from agentix.agentserver.log import Event
+from agentix.agentserver.names import RESERVED, Principal
 from agentix.agentserver.organism import Organism, ThreadInfo, wrap
-from agentix.agentserver.principal import Principal
-from agentix.agentserver.privileged import PrivilegedError
-from agentix.agentserver.users import UsersError
+from agentix.agentserver.spec import reasons
 from agentix.agentserver.xml.envelope import open_envelope
-from agentix.agentserver.xml.limits import Limits
+from agentix.agentserver.xml.parser import MessageLimits
 from agentix.errors import AgentixError
 
-__all__ = ["LocalGateway", "main"]
+__all__ = [
+    "CallRequest",
+    "CatalogRequest",
+    "DescribeRequest",
+    "GrantRequest",
+    "HistoryRequest",
+    "InfoRequest",
+    "ListenRequest",
+    "LocalGateway",
+    "LocalRequest",
+    "LocalRequestError",
+    "OwnersRequest",
+    "PostRequest",
+    "PrivilegedRequest",
+    "RevokeRequest",
+    "ThreadsRequest",
+    "TokenGrant",
+    "Tokens",
+    "main",
+    "read_request",
+]
 
 logger = logging.getLogger(__name__)
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    token: str = Field(default="", repr=False)
+    """Whose request it is."""
+
+
+class PostRequest(_Request):
+    """Posts a payload."""
+
+    op: Literal["post"]
+    message: str
+    """The payload."""
+    thread: str | None = None
+    """The thread to go on with."""
+
+
+class CallRequest(_Request):
+    """Posts a payload, and waits for what comes back."""
+
+    op: Literal["call"]
+    message: str
+    """The payload."""
+    thread: str | None = None
+    """The thread to go on with."""
+    seconds: float = Field(default=60.0, allow_inf_nan=False)
+    """How long to wait."""
+
+
+class ListenRequest(_Request):
+    """Streams events."""
+
+    op: Literal["listen"]
+    thread: str | None = None
+    """The thread that they are of."""
+    after_seq: int = 0
+    """The number of the last event that is known."""
+
+
+class HistoryRequest(_Request):
+    """Streams the messages of a thread."""
+
+    op: Literal["history"]
+    thread: str
+    """The thread."""
+
+
+class ThreadsRequest(_Request):
+    """Lists threads."""
+
+    op: Literal["threads"]
+
+
+class DescribeRequest(_Request):
+    """Describes a listener."""
+
+    op: Literal["describe"]
+    capability: str
+    """Its name."""
+
+
+class CatalogRequest(_Request):
+    """Describes all listeners that may be called."""
+
+    op: Literal["catalog"]
+
+
+class OwnersRequest(_Request):
+    """What is for whoever started the organism, and for no other principal."""
+
+
+class InfoRequest(OwnersRequest):
+    """Tells what runs."""
+
+    op: Literal["info"]
+
+
+class GrantRequest(OwnersRequest):
+    """Makes a token for a principal."""
+
+    op: Literal["grant"]
+    principal: UserName
+    """Its name."""
+    roots: tuple[str, ...] | None = None
+    """The root tags that it may send; all where there are none given."""
+
+
+class RevokeRequest(OwnersRequest):
+    """Ends the token of a principal."""
+
+    op: Literal["revoke"]
+    principal: str
+    """Its name."""
+
+
+class PrivilegedRequest(OwnersRequest):
+    """Carries a signed command out."""
+
+    op: Literal["privileged"]
+    signed: str
+    """The `privileged-msg`."""
+
+
+LocalRequest = Annotated[
+    PostRequest
+    | CallRequest
+    | ListenRequest
+    | HistoryRequest
+    | ThreadsRequest
+    | DescribeRequest
+    | CatalogRequest
+    | InfoRequest
+    | GrantRequest
+    | RevokeRequest
+    | PrivilegedRequest,
+    Field(discriminator="op"),
+]
+
+REQUEST: TypeAdapter[LocalRequest] = TypeAdapter(LocalRequest)
+
+
+def read_request(line: bytes) -> LocalRequest:
+    """Reads a request.
+
+    Raises:
+        LocalRequestError: It is none; nothing that was given is shown, because tokens are.
+    """
+    try:
+        return REQUEST.validate_json(line)
+    except ValidationError as error:
+        raise LocalRequestError(f"no request: {reasons(error, ())}") from None
+
+
+TOKEN_BYTES = 32
+"""Bytes of chance in a token."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenGrant:
+    """What a token is good for."""
+
+    principal: Principal
+    """Who asks by it."""
+    revoked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is good no longer, which ends what it is being answered."""
+
+
+class Tokens:
+    """The tokens of one organism, one for a principal; only their digests are kept."""
+
+    def __init__(self) -> None:
+        self._grants: dict[bytes, TokenGrant] = {}
+
+    def grant(self, principal: Principal) -> str:
+        """Makes a token, in place of one that the principal had."""
+        self.revoke(principal.name)
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._grants[_digest(token)] = TokenGrant(principal)
+        return token
+
+    def revoke(self, name: str) -> bool:
+        """Ends the token of a principal.
+
+        Returns:
+            Whether it had one.
+        """
+        for digest, grant in self._grants.items():
+            if grant.principal.name == name:
+                del self._grants[digest]
+                grant.revoked.set()
+                return True
+        return False
+
+    def find(self, token: str) -> TokenGrant:
+        """Gives what a token is good for.
+
+        The digests are looked up, so the time that this takes tells nothing of any token.
+
+        Raises:
+            TokenError: It is not good.
+        """
+        grant = self._grants.get(_digest(token))
+        if grant is None:
+            raise TokenError(
+                "the token is missing, wrong or revoked: whoever started the organism grants one"
+            )
+        return grant
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
 
 OWNER = Principal("agentix", admin=True)
 """Whoever started the program; it sees everything."""
@@ -118,7 +322,7 @@ class LocalGateway:
             writer.write(_line({"error": _error(TokenError("the token was revoked"))}))
 
     async def _send(
-        self, request: Request, principal: Principal, writer: asyncio.StreamWriter
+        self, request: LocalRequest, principal: Principal, writer: asyncio.StreamWriter
     ) -> None:
         try:
             async with aclosing(self._answer(request, principal)) as items:
@@ -134,41 +338,43 @@ class LocalGateway:
             writer.write(_line({"error": _error(error)}))
         await writer.drain()
 
-    async def _answer(self, request: Request, principal: Principal) -> AsyncGenerator[Any, None]:
+    async def _answer(
+        self, request: LocalRequest, principal: Principal
+    ) -> AsyncGenerator[Any, None]:
         """Gives the items of an answer."""
         organism, whose = self._organism, _whose(principal)
         match request:
             case OwnersRequest() if principal is not OWNER:
                 raise TokenError(f"{request.op!r} is for {OWNER.name} alone, who gave the token")
-            case Post(message=message, thread=thread):
+            case PostRequest(message=message, thread=thread):
                 envelope = wrap(message, principal.name, thread)
                 yield asdict(await organism.post(envelope, principal))
-            case Call(message=message, thread=thread, seconds=seconds):
+            case CallRequest(message=message, thread=thread, seconds=seconds):
                 envelope = wrap(message, principal.name, thread)
                 for reply in await organism.call(envelope, principal, timeout=seconds):
                     yield _message(reply)
-            case Listen(thread=thread, after_seq=after_seq):
+            case ListenRequest(thread=thread, after_seq=after_seq):
                 async for event in organism.listen(thread, after_seq, whose):
                     yield _event(event)
-            case History(thread=thread):
+            case HistoryRequest(thread=thread):
                 async for event in organism.history(thread, whose):
                     yield _message(event.xml)
-            case Threads():
+            case ThreadsRequest():
                 for each in self._threads(whose):
                     yield asdict(each)
-            case Describe(capability=name):
+            case DescribeRequest(capability=name):
                 yield self._describe(name, principal)
-            case Catalog():
+            case CatalogRequest():
                 for found in organism.catalog(principal):
                     yield self._shown(found, principal)
-            case Info():
+            case InfoRequest():
                 yield self._info()
-            case Grant():
+            case GrantRequest():
                 yield self._grant(request)
-            case Revoke(principal=name):
+            case RevokeRequest(principal=name):
                 self._revoke(name)
                 yield None
-            case Privileged(signed=signed):
+            case PrivilegedRequest(signed=signed):
                 yield await self._privileged(signed)
 
     def _threads(self, whose: Principal | None) -> list[ThreadInfo]:
@@ -180,7 +386,7 @@ class LocalGateway:
         for found in self._organism.catalog(principal):
             if found.name == name:
                 return self._shown(found, principal)
-        raise RequestError(f"there is no listener {name!r}: ask for the catalog")
+        raise LocalRequestError(f"there is no listener {name!r}: ask for the catalog")
 
     def _shown(self, capability: Capability, principal: Principal) -> dict[str, str]:
         """Gives a listener, as far as the settings of meta queries allow the principal."""
@@ -208,7 +414,7 @@ class LocalGateway:
             "socket": str(self._socket),
         }
 
-    def _grant(self, request: Grant) -> str:
+    def _grant(self, request: GrantRequest) -> str:
         name = request.principal
         if (reason := self._taken(name)) is not None:
             raise TokenError(f"no token for {name!r}, {reason}: choose another name")
@@ -245,7 +451,7 @@ def _whose(principal: Principal) -> Principal | None:
 
 def _message(xml: bytes) -> dict[str, Any]:
     """Takes an envelope of the organism's own apart."""
-    envelope = open_envelope(xml, Limits(size=sys.maxsize))
+    envelope = open_envelope(xml, MessageLimits(size=sys.maxsize))
     return {
         "thread": envelope.thread,
         "sender": envelope.sender,
@@ -259,7 +465,8 @@ def _event(event: Event) -> dict[str, Any]:
 
 
 def _error(error: Exception) -> dict[str, str]:
-    return {"type": type(error).__name__, "message": str(error)}
+    # Programs know the error of a request by its name without `Local`.
+    return {"type": type(error).__name__.removeprefix("Local"), "message": str(error)}
 
 
 def _line(value: object) -> bytes:

@@ -7,16 +7,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentix.agentserver.edges import own_identity, remote_organism
-from agentix.agentserver.gateway.federation import Federation
-from agentix.agentserver.gateway.oob import OobChannel
-from agentix.agentserver.gateway.wss import WssGateway, WssSettings, server_context
-from agentix.agentserver.identity import TrustedKey
+from agentix.agentserver.assembly import own_identity, remote_organism
+from agentix.agentserver.credentials import TrustedKey, Users, read_users
+from agentix.agentserver.errors import UsersError
+from agentix.agentserver.gateway.admin import OobChannel, PrivilegedGate, Shutdown
+from agentix.agentserver.gateway.websocket import (
+    Federation,
+    WssGateway,
+    WssSettings,
+    server_context,
+)
 from agentix.agentserver.names import RESERVED
 from agentix.agentserver.organism import Organism
-from agentix.agentserver.privileged import PrivilegedGate, Shutdown
 from agentix.agentserver.spec import GatewaySpec
-from agentix.agentserver.users import Users, UsersError, read_users
 
 __all__ = ["Service", "check_gateways", "open_gateways"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentix.agentserver.payload.construct import constructor, to_plain
 from agentix.agentserver.payload.describe import describe_record
-from agentix.agentserver.payload.kinds import Plain, RecordType, from_data, to_data
+from agentix.agentserver.payload.types import Plain, RecordType, from_data, to_data
 
 if TYPE_CHECKING:
     from agentix.agentserver.payload.codec import PayloadCodec

@@ -16,7 +16,7 @@ from agentix.agentserver.payload.describe import (
     field_hints,
     split_optional,
 )
-from agentix.agentserver.payload.kinds import Plain, brief
+from agentix.agentserver.payload.types import Plain, brief
 
 __all__ = ["constructor", "to_plain"]
 

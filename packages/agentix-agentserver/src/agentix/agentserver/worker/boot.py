@@ -1,7 +1,7 @@
-"""The boot of a zygote: a script that runs before anything is on its path.
+"""The boot of a forkserver: a script that runs before anything is on its path.
 
 `python -I -S boot.py DESCRIPTOR PUMP` reads a plan from the control socket, and hands over to the
-zygote.
+forkserver.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import socket
 import sys
 
 CONTROL = 3
-"""The descriptor of the control socket in the zygote."""
+"""The descriptor of the control socket in the forkserver."""
 
 
 def main() -> None:
-    """Reads the plan, sets the path, and becomes the zygote."""
+    """Reads the plan, sets the path, and becomes the forkserver."""
     descriptor, pump = map(int, sys.argv[1:])
     if descriptor != CONTROL:
         os.dup2(descriptor, CONTROL)
@@ -30,9 +30,9 @@ def main() -> None:
     sys.path[:] = plan["path"]
     place_package()
 
-    from agentix.agentserver.worker import zygote
+    from agentix.agentserver.worker import forkserver
 
-    zygote.main(control, plan, pump)
+    forkserver.main(control, plan, pump)
 
 
 def place_package() -> None:

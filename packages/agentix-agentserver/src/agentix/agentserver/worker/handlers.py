@@ -1,4 +1,4 @@
-"""Handlers: what the pump knows of a listener's code, and how it is asked to run."""
+"""Handlers: where a listener's code is, how it is asked to run, and what holds it while it does."""
 
 from __future__ import annotations
 
@@ -6,24 +6,106 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from agentix.agentserver.errors import AgentServerError
-from agentix.agentserver.worker.frame import Outcome
+from agentix.agentserver.errors import FailureKind, HandlerFailed
+from agentix.agentserver.worker.protocol import CallOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentix.agentserver.worker.report import HardeningReport
-
 __all__ = [
-    "FAILURES",
-    "Described",
+    "FAILURE_KINDS",
+    "DescribedListener",
     "Done",
-    "FailureKind",
-    "HandlerFailed",
     "HandlerSource",
     "Handlers",
-    "WorkersError",
+    "Isolation",
+    "IsolationReport",
+    "Mitigation",
+    "WorkerSettings",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Mitigation:
+    """One way in which a worker is held."""
+
+    name: str
+    """Its name, such as `own uid` or `no network`."""
+    applied: bool
+    """It is in force."""
+    detail: str = ""
+    """How it is in force, or why it is not."""
+
+    def __str__(self) -> str:
+        state = "applied" if self.applied else "NOT APPLIED"
+        return f"{self.name}: {state}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationReport:
+    """What holds the handlers of an organism."""
+
+    isolation: str
+    """`thread`, `listener` or `inprocess`."""
+    measures: tuple[Mitigation, ...] = ()
+    """All measures, in the order in which they are applied."""
+
+    @property
+    def missing(self) -> tuple[Mitigation, ...]:
+        """The measures that could not be applied."""
+        return tuple(measure for measure in self.measures if not measure.applied)
+
+    def lines(self) -> list[str]:
+        """Gives the report as text, a line for the isolation and one for each measure."""
+        return [f"isolation: {self.isolation}", *map(str, self.measures)]
+
+
+MEBIBYTE = 1024 * 1024
+
+
+class Isolation(StrEnum):
+    """What shares a process."""
+
+    THREAD = "thread"
+    """Each thread of each listener has a worker."""
+    LISTENER = "listener"
+    """All threads of a listener share a worker, and with it the memory of their handler."""
+    INPROCESS = "inprocess"
+    """All handlers share the process of the pump. Nothing is isolated: for development only."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How handlers are isolated, and how much a worker may use."""
+
+    isolation: Isolation = Isolation.THREAD
+    """What shares a process."""
+    preload: tuple[str, ...] = ()
+    """Trusted modules that every worker has from its start; handlers do not belong here."""
+    path: tuple[str, ...] = ()
+    """Directories that handlers are imported from, before those of the pump's own path."""
+    readable: tuple[str, ...] = ()
+    """Further files and directories that workers may read."""
+    hidden: tuple[str, ...] = ()
+    """Files and directories under readable ones that workers must not read, such as keys."""
+    workers: int = 256
+    """How many workers live at once; the one idle for longest makes room for the next."""
+    spares: int = 2
+    """How many workers are forked and held ahead of need."""
+    idle: float = 600.0
+    """After how many seconds without a call a worker is ended."""
+    output: int = MEBIBYTE
+    """How many bytes a handler may return."""
+    memory: int = 1024 * MEBIBYTE
+    """The address space of a worker, in bytes."""
+    cpu: int = 3600
+    """The processor time of a worker over its life, in seconds."""
+    processes: int = 32
+    """How many processes and threads a worker may have."""
+    open_files: int = 64
+    """How many files a worker may have open."""
+    file_size: int = 16 * MEBIBYTE
+    """How large a file a worker may write, in bytes, and how much its scratch directory holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,51 +123,18 @@ class HandlerSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedListener:
     """What the code of a listener says of itself; a worker said it, so it is not to be trusted."""
 
     records: tuple[dict[str, Any], ...]
     """The description of each payload class as plain data, in the order of the source."""
 
 
-class FailureKind(StrEnum):
-    """How a call of a handler failed."""
-
-    WRONG_TYPE = "wrong type"
-    """The handler returned something other than `bytes`."""
-    RAISED = "raised"
-    """The handler, or the construction of its payload, raised an exception."""
-    TIMED_OUT = "timed out"
-    """The handler did not answer before its deadline; its worker is killed."""
-    DIED = "died"
-    """The worker ended, or broke the protocol and was killed."""
-    OVERSIZED = "oversized"
-    """The handler returned more bytes than it may."""
-
-
-class HandlerFailed(AgentServerError):  # noqa: N818 - an outcome of a call, by the name it has in the logs
-    """A call of a handler did not give bytes.
-
-    Args:
-        kind: How it failed.
-        detail: What is known of it, for the log only: it may hold the handler's own words.
-    """
-
-    def __init__(self, kind: FailureKind, detail: str = "") -> None:
-        super().__init__(f"{kind}: {detail}" if detail else str(kind))
-        self.kind = kind
-        self.detail = detail
-
-    def __reduce__(self) -> tuple[type[HandlerFailed], tuple[FailureKind, str]]:
-        """Lets the error cross process boundaries."""
-        return HandlerFailed, (self.kind, self.detail)
-
-
-FAILURES = {
-    Outcome.WRONG_TYPE: FailureKind.WRONG_TYPE,
-    Outcome.RAISED: FailureKind.RAISED,
-    Outcome.OVERSIZED: FailureKind.OVERSIZED,
-    Outcome.REFUSED: FailureKind.RAISED,
+FAILURE_KINDS = {
+    CallOutcome.WRONG_TYPE: FailureKind.WRONG_TYPE,
+    CallOutcome.RAISED: FailureKind.RAISED,
+    CallOutcome.OVERSIZED: FailureKind.OVERSIZED,
+    CallOutcome.REFUSED: FailureKind.RAISED,
 }
 """What an outcome that is no value means to the pump."""
 
@@ -94,14 +143,10 @@ Done: TypeAlias = "Callable[[bytes | HandlerFailed], None]"
 """Takes the outcome of a call: the bytes that the handler returned, or how it failed."""
 
 
-class WorkersError(AgentServerError):
-    """Workers can not be had: the process that forks them does not start, or is gone."""
-
-
 class Handlers(Protocol):
     """Runs the code of listeners: isolated in workers, or in the process of the pump."""
 
-    async def describe(self, source: HandlerSource) -> Described:
+    async def describe(self, source: HandlerSource) -> DescribedListener:
         """Imports a listener's code and describes what it takes.
 
         Raises:
@@ -139,7 +184,7 @@ class Handlers(Protocol):
         """Ends all that a listener has."""
         ...
 
-    def report(self) -> HardeningReport:
+    def report(self) -> IsolationReport:
         """Says what holds the handlers, and what could not be applied."""
         ...
 

@@ -10,23 +10,26 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple, Self
 
 from agentix.agentserver.eager import go_on
-from agentix.agentserver.errors import RegistrationError
-from agentix.agentserver.worker import entry as entries
-from agentix.agentserver.worker.frame import Outcome
+from agentix.agentserver.errors import FailureKind, HandlerFailed, RegistrationError
+from agentix.agentserver.worker import child as entries
 from agentix.agentserver.worker.handlers import (
-    FAILURES,
-    Described,
+    FAILURE_KINDS,
+    DescribedListener,
     Done,
-    FailureKind,
-    HandlerFailed,
     HandlerSource,
+    Isolation,
+    IsolationReport,
+    Mitigation,
+    WorkerSettings,
 )
-from agentix.agentserver.worker.report import HardeningReport, Measure
-from agentix.agentserver.worker.settings import Isolation, WorkerSettings
+from agentix.agentserver.worker.protocol import CallOutcome
 
-__all__ = ["InProcess"]
+__all__ = [
+    "InProcessHandlers",
+]
 
 logger = logging.getLogger(__name__)
+
 
 WARNING = (
     "isolation: inprocess: handlers run in the process of the pump. They can read its keys, forge "
@@ -35,7 +38,7 @@ WARNING = (
 """What is said at every start."""
 
 
-class Call(NamedTuple):
+class InProcessCall(NamedTuple):
     """One call of a handler."""
 
     source: HandlerSource
@@ -46,7 +49,7 @@ class Call(NamedTuple):
     done: Done
 
 
-class InProcess:
+class InProcessHandlers:
     """Runs handlers in the process of the pump, with nothing between them and it.
 
     Threads of a listener share its module, a handler that blocks blocks the pump, and a deadline
@@ -58,8 +61,8 @@ class InProcess:
 
     def __init__(self, settings: WorkerSettings | None = None) -> None:
         self._settings = settings or WorkerSettings(isolation=Isolation.INPROCESS)
-        self._entries: dict[HandlerSource, entries.Entry] = {}
-        self._calls: deque[Call] = deque()
+        self._entries: dict[HandlerSource, entries.LoadedHandler] = {}
+        self._calls: deque[InProcessCall] = deque()
         self._serving = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -75,13 +78,13 @@ class InProcess:
         logger.warning(WARNING)
         sys.path[:0] = [path for path in self._settings.path if path not in sys.path]
 
-    def report(self) -> HardeningReport:
+    def report(self) -> IsolationReport:
         """Says that nothing holds the handlers."""
-        return HardeningReport(
-            str(Isolation.INPROCESS), (Measure("a process of its own", False, WARNING),)
+        return IsolationReport(
+            str(Isolation.INPROCESS), (Mitigation("a process of its own", False, WARNING),)
         )
 
-    async def describe(self, source: HandlerSource) -> Described:
+    async def describe(self, source: HandlerSource) -> DescribedListener:
         """Imports a listener's code, and describes what it takes.
 
         Raises:
@@ -89,7 +92,7 @@ class InProcess:
         """
         order = self._order(source)
         try:
-            return Described(tuple(entries.describe(order)))
+            return DescribedListener(tuple(entries.describe(order)))
         except RegistrationError as error:
             raise RegistrationError(f"{source.name}: {error}") from error
 
@@ -103,7 +106,7 @@ class InProcess:
         done: Done,
     ) -> None:
         """Begins one call of a handler, in a turn of the loop to come."""
-        self._calls.append(Call(source, thread_id, payload_class, payload, deadline, done))
+        self._calls.append(InProcessCall(source, thread_id, payload_class, payload, deadline, done))
         if not self._serving:
             self._serve_soon()
 
@@ -157,7 +160,7 @@ class InProcess:
         classes = source.payload_classes
         return entries.Order(source.handler, classes, own_name, self._settings.output)
 
-    async def _attempt(self, call: Call) -> bytes | HandlerFailed:
+    async def _attempt(self, call: InProcessCall) -> bytes | HandlerFailed:
         """Makes a call, and tells of its outcome whatever the handler does."""
         try:
             entry = self._entries.get(call.source)
@@ -171,12 +174,12 @@ class InProcess:
             raise
         except BaseException:  # a handler may raise anything
             outcome, content = entries.raised()
-        if outcome is Outcome.VALUE:
+        if outcome is CallOutcome.VALUE:
             return content
-        return HandlerFailed(FAILURES[outcome], content.decode(errors="replace"))
+        return HandlerFailed(FAILURE_KINDS[outcome], content.decode(errors="replace"))
 
     async def _finish(
-        self, call: Call, attempt: Coroutine[Any, Any, bytes | HandlerFailed], waited: Any
+        self, call: InProcessCall, attempt: Coroutine[Any, Any, bytes | HandlerFailed], waited: Any
     ) -> bytes | HandlerFailed:
         """Waits for a handler that waits, up to its deadline."""
         async with asyncio.timeout(call.deadline) as scope:

@@ -6,29 +6,162 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from agentix.agentserver.worker.describing import Describer
-from agentix.agentserver.worker.fleet import Fleet
-from agentix.agentserver.worker.frame import Outcome
+from agentix.agentserver.errors import FailureKind, HandlerFailed, RegistrationError, WorkersError
+from agentix.agentserver.worker.forkserver_client import WorkerSupply
 from agentix.agentserver.worker.handlers import (
-    FAILURES,
-    Described,
+    FAILURE_KINDS,
+    DescribedListener,
     Done,
-    FailureKind,
-    HandlerFailed,
     HandlerSource,
-    WorkersError,
+    Isolation,
+    IsolationReport,
+    WorkerSettings,
 )
-from agentix.agentserver.worker.output import printable
-from agentix.agentserver.worker.report import HardeningReport
-from agentix.agentserver.worker.settings import Isolation, WorkerSettings
-from agentix.agentserver.worker.worker import Answer, Worker
+from agentix.agentserver.worker.process import Answer, WorkerProcess, printable
+from agentix.agentserver.worker.protocol import CallOutcome, unpack
 
-__all__ = ["Workers"]
+__all__ = [
+    "HandlerInspector",
+    "WorkerPool",
+]
 
 logger = logging.getLogger(__name__)
+
+
+SECONDS = 60.0
+"""How long the import of a listener's code may take, in seconds."""
+
+WORKERS = 8
+"""How many workers describe listeners at once."""
+
+Modules = frozenset[str]
+"""All modules that the code of a listener is in."""
+
+
+class ImportProbe:
+    """Where the listeners of the same modules wait for the worker that describes them."""
+
+    __slots__ = ("hangs", "turn", "visitors", "worker")
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.visitors = 0
+        self.worker: WorkerProcess | None = None
+        self.hangs = False
+
+
+class HandlerInspector:
+    """Has listeners described.
+
+    Args:
+        hire: Gives a worker that has no order.
+        order: Gives it the order to describe a listener.
+    """
+
+    def __init__(
+        self,
+        hire: Callable[[], Awaitable[WorkerProcess]],
+        order: Callable[[WorkerProcess, HandlerSource], None],
+    ) -> None:
+        self._hire = hire
+        self._order = order
+        self._desks: dict[Modules, ImportProbe] = {}
+        self._places = asyncio.Semaphore(WORKERS)
+
+    async def describe(self, source: HandlerSource) -> DescribedListener:
+        """Describes what a listener takes.
+
+        Raises:
+            RegistrationError: Its code can not be imported, or does not fit; the message names
+                the listener and the path.
+            WorkersError: No worker can be had.
+        """
+        modules = modules_of(source)
+        desk = self._desks.setdefault(modules, ImportProbe())
+        desk.visitors += 1
+        try:
+            async with desk.turn:
+                return DescribedListener(await self._records(desk, source))
+        finally:
+            desk.visitors -= 1
+            if desk.visitors == 0:
+                del self._desks[modules]
+                self._dismiss(desk)
+
+    async def _records(
+        self, desk: ImportProbe, source: HandlerSource
+    ) -> tuple[dict[str, Any], ...]:
+        outcome, content = await self._ask(desk, source)
+        if outcome is not CallOutcome.VALUE:
+            reason = printable(content.decode(errors="replace"))
+            raise RegistrationError(f"{source.name}: {reason}")
+        try:
+            records = unpack(content)
+        except ValueError as error:
+            raise RegistrationError(f"{source.name}: its description is broken: {error}") from error
+        if not isinstance(records, list) or not all(isinstance(each, dict) for each in records):
+            raise RegistrationError(f"{source.name}: its description is broken")
+        return tuple(records)
+
+    async def _ask(self, desk: ImportProbe, source: HandlerSource) -> tuple[CallOutcome, bytes]:
+        """Asks the worker of a desk, and where that has no answer, a new one."""
+        about = f"{source.name}: {source.handler!r}: its import"
+        if desk.worker is not None:
+            with suppress(TimeoutError, HandlerFailed):  # it may be of one who was there before
+                return await self._put(desk, source)
+        if desk.hangs:
+            raise RegistrationError(f"{about} takes longer than {SECONDS:g} s, as another's did")
+        try:
+            return await self._put(desk, source)
+        except TimeoutError:
+            desk.hangs = True
+            raise RegistrationError(f"{about} takes longer than {SECONDS:g} s") from None
+        except HandlerFailed as failed:
+            raise RegistrationError(f"{about} ended the worker: {failed.detail}") from None
+
+    async def _put(self, desk: ImportProbe, source: HandlerSource) -> tuple[CallOutcome, bytes]:
+        """Puts the question to the worker of a desk, which is ended where it does not answer."""
+        worker = desk.worker or await self._give_worker(desk)
+        answered = False
+        try:
+            self._order(worker, source)
+            async with asyncio.timeout(SECONDS):
+                answer = await worker.describe()
+            if isinstance(answer, HandlerFailed):
+                raise answer
+            answered = True
+            return answer
+        finally:
+            if not answered:
+                self._dismiss(desk)
+
+    async def _give_worker(self, desk: ImportProbe) -> WorkerProcess:
+        await self._places.acquire()
+        try:
+            worker = await self._hire()
+        except BaseException:
+            self._places.release()
+            raise
+        desk.worker = worker
+        return worker
+
+    def _dismiss(self, desk: ImportProbe) -> None:
+        """Ends the worker of a desk, if there is one."""
+        worker, desk.worker = desk.worker, None
+        if worker is not None:
+            worker.stop(HandlerFailed(FailureKind.DIED, "its work is done"))
+            self._places.release()
+
+
+def modules_of(source: HandlerSource) -> Modules:
+    """Gives the modules that the code of a listener is in."""
+    paths = (source.handler, *source.payload_classes)
+    return frozenset(path.rpartition(".")[0] for path in paths)
+
 
 SWEEP = 0.1
 """How often deadlines are looked at while there is something to look at, in seconds."""
@@ -38,7 +171,7 @@ FORGOTTEN = "its thread is forgotten"
 Key = tuple[str, str]
 
 
-class Call(NamedTuple):
+class HandlerCall(NamedTuple):
     """One call of a handler, as it is to be sent to a worker."""
 
     source: HandlerSource
@@ -49,18 +182,18 @@ class Call(NamedTuple):
     done: Done
 
 
-class Lane:
+class WorkerHolder:
     """The calls of one listener and thread, which follow one another, and their worker."""
 
     __slots__ = ("answered", "call", "calls", "forgotten", "key", "since", "source", "worker")
 
-    def __init__(self, key: Key, answered: Callable[[Lane, Answer], None]) -> None:
+    def __init__(self, key: Key, answered: Callable[[WorkerHolder, Answer], None]) -> None:
         self.key = key
         self.answered = partial(answered, self)
-        self.call: Call | None = None
-        self.calls: deque[Call] | None = None
+        self.call: HandlerCall | None = None
+        self.calls: deque[HandlerCall] | None = None
         self.source: HandlerSource | None = None
-        self.worker: Worker | None = None
+        self.worker: WorkerProcess | None = None
         self.since = 0.0
         self.forgotten = False
 
@@ -70,7 +203,7 @@ class Lane:
         return self.call is None and self.worker is not None and self.worker.usable
 
 
-class Workers:
+class WorkerPool:
     """Runs handlers in workers.
 
     It is an async context manager; or call `start` and `aclose`.
@@ -82,11 +215,11 @@ class Workers:
     def __init__(self, settings: WorkerSettings | None = None) -> None:
         self._settings = settings or WorkerSettings()
         self._by_thread = self._settings.isolation is Isolation.THREAD
-        self._fleet = Fleet(self._settings)
-        self._describer = Describer(
+        self._fleet = WorkerSupply(self._settings)
+        self._describer = HandlerInspector(
             self._hire_describer, partial(self._fleet.order, describing=True)
         )
-        self._lanes: dict[Key, Lane] = {}
+        self._lanes: dict[Key, WorkerHolder] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -113,11 +246,11 @@ class Workers:
         """The process that all workers are below; 0 where there is none at the moment."""
         return self._fleet.guard
 
-    def report(self) -> HardeningReport:
+    def report(self) -> IsolationReport:
         """Says what holds the workers, and what could not be applied."""
-        return HardeningReport(str(self._settings.isolation), self._fleet.measures)
+        return IsolationReport(str(self._settings.isolation), self._fleet.measures)
 
-    async def describe(self, source: HandlerSource) -> Described:
+    async def describe(self, source: HandlerSource) -> DescribedListener:
         """Imports a listener's code in a worker that calls none of it, and describes what it takes.
 
         Raises:
@@ -143,8 +276,8 @@ class Workers:
         key = (source.name, thread_id if self._by_thread else "")
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(key, self._answered)
-        call = Call(source, payload_class, payload, thread_id, deadline, done)
+            lane = self._lanes[key] = WorkerHolder(key, self._answered)
+        call = HandlerCall(source, payload_class, payload, thread_id, deadline, done)
         if lane.call is None:
             self._give(lane, call)
         else:
@@ -174,7 +307,7 @@ class Workers:
         await self._fleet.aclose()
         self._wake(len(self._waiting))
 
-    def _give(self, lane: Lane, call: Call) -> None:
+    def _give(self, lane: WorkerHolder, call: HandlerCall) -> None:
         """Gives a call to the worker of its lane, or has one employed for it."""
         lane.call = call
         worker = lane.worker
@@ -186,7 +319,7 @@ class Workers:
         else:
             self._send(lane, worker, call)
 
-    async def _prepare(self, lane: Lane, call: Call) -> None:
+    async def _prepare(self, lane: WorkerHolder, call: HandlerCall) -> None:
         """Employs a worker for a lane, after the end of one that has other code."""
         try:
             if lane.worker is not None and lane.source != call.source:
@@ -203,7 +336,7 @@ class Workers:
         else:
             self._send(lane, worker, call)
 
-    def _send(self, lane: Lane, worker: Worker, call: Call) -> None:
+    def _send(self, lane: WorkerHolder, worker: WorkerProcess, call: HandlerCall) -> None:
         if self._sweeper is None:
             self._watch()
         try:
@@ -214,7 +347,7 @@ class Workers:
             failed = HandlerFailed(FailureKind.RAISED, f"its payload can not be sent: {error!r}")
             asyncio.get_running_loop().call_soon(lane.answered, failed)
 
-    def _answered(self, lane: Lane, answer: Answer) -> None:
+    def _answered(self, lane: WorkerHolder, answer: Answer) -> None:
         """Takes the answer to the call of a lane, and gives its worker the next."""
         call, lane.call = lane.call, None
         assert call is not None
@@ -228,13 +361,13 @@ class Workers:
             call.done(answer)
             return
         outcome, content = answer
-        if outcome is Outcome.VALUE:
+        if outcome is CallOutcome.VALUE:
             call.done(content)
         else:
             detail = printable(content.decode(errors="replace"))
-            call.done(HandlerFailed(FAILURES[outcome], detail))
+            call.done(HandlerFailed(FAILURE_KINDS[outcome], detail))
 
-    def _go_on(self, lane: Lane) -> None:
+    def _go_on(self, lane: WorkerHolder) -> None:
         """Gives the worker of a lane the next call, where it has none."""
         if lane.call is None and lane.calls:
             self._give(lane, lane.calls.popleft())
@@ -242,7 +375,7 @@ class Workers:
             lane.worker.stop(HandlerFailed(FailureKind.DIED, FORGOTTEN))
         self._drop(lane)
 
-    async def _employ(self, lane: Lane, source: HandlerSource) -> Worker:
+    async def _employ(self, lane: WorkerHolder, source: HandlerSource) -> WorkerProcess:
         try:
             worker = await self._hire(partial(self._fleet.employ, source))
         except WorkersError as error:
@@ -252,7 +385,7 @@ class Workers:
         worker.on_end = lambda worker: self._leave(lane, worker)
         return worker
 
-    async def _hire(self, hire: Callable[[], Awaitable[Worker]]) -> Worker:
+    async def _hire(self, hire: Callable[[], Awaitable[WorkerProcess]]) -> WorkerProcess:
         """Gives a worker, once there is room for it."""
         await self._make_room()
         try:
@@ -261,12 +394,12 @@ class Workers:
             self._wake(1)  # the room is still there
             raise
 
-    async def _hire_describer(self) -> Worker:
+    async def _hire_describer(self) -> WorkerProcess:
         worker = await self._hire(self._fleet.hire)
         worker.on_end = lambda _: self._wake(1)
         return worker
 
-    async def _end(self, lane: Lane, reason: str) -> None:
+    async def _end(self, lane: WorkerHolder, reason: str) -> None:
         worker = lane.worker
         if worker is not None:
             worker.stop(HandlerFailed(FailureKind.DIED, reason))
@@ -298,7 +431,7 @@ class Workers:
                 place.set_result(None)
                 count -= 1
 
-    def _leave(self, lane: Lane, worker: Worker) -> None:
+    def _leave(self, lane: WorkerHolder, worker: WorkerProcess) -> None:
         """Takes the news that the worker of a lane has ended."""
         if lane.worker is worker:
             lane.worker = None
@@ -306,7 +439,7 @@ class Workers:
         # The one who ended it to make room hears of that first, and has the room.
         asyncio.get_running_loop().call_soon(self._wake, 1)
 
-    def _drop(self, lane: Lane) -> None:
+    def _drop(self, lane: WorkerHolder) -> None:
         """Forgets a lane that has no worker and no call."""
         if lane.worker is None and lane.call is None and not lane.calls:
             self._lanes.pop(lane.key, None)
@@ -328,5 +461,5 @@ class Workers:
             self._watch()
 
 
-def _since(lane: Lane) -> float:
+def _since(lane: WorkerHolder) -> float:
     return lane.since

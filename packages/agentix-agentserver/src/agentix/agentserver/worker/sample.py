@@ -3,8 +3,7 @@
 What Python writes down the first times, workers then find written.
 """
 
-from agentix.agentserver.metadata import HandlerMetadata
-from agentix.agentserver.xmlify import xmlify
+from agentix.agentserver.payload.types import HandlerMetadata, xmlify
 
 __all__ = ["Sample", "handle"]
 

@@ -1,24 +1,99 @@
-"""The envelope: who sends a payload to whom, in which thread."""
+"""Envelopes: who sends a payload to whom, in which thread; canonical XML; emissions taken apart."""
 
+import base64
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from agentix.agentserver.core import CORE_NAMESPACE, ENVELOPE_NAMESPACE
 from agentix.agentserver.errors import Malformed, MalformedKind
-from agentix.agentserver.names import collapse, new_thread_id
-from agentix.agentserver.xml.canonical import canonical
-from agentix.agentserver.xml.gate import admit, admit_text
-from agentix.agentserver.xml.limits import Limits
-from agentix.agentserver.xml.parser import parse_strict, parse_unlimited
-from agentix.agentserver.xml.repair import repair
+from agentix.agentserver.names import CORE_NAMESPACE, ENVELOPE_NAMESPACE, collapse, new_thread_id
+from agentix.agentserver.xml.parser import (
+    MessageLimits,
+    parse_strict,
+    parse_unlimited,
+    precheck,
+    precheck_text,
+    repair,
+)
 
-__all__ = ["ENVELOPE_XSD", "MESSAGE", "Envelope", "build_envelope", "compose", "open_envelope"]
+__all__ = [
+    "ATTEMPT_BYTES",
+    "ENVELOPE_XSD",
+    "HUH",
+    "MESSAGE",
+    "CannedText",
+    "Emission",
+    "Envelope",
+    "build_envelope",
+    "canonical",
+    "compose",
+    "huh",
+    "is_huh",
+    "open_envelope",
+    "read_emission",
+]
+
+
+def canonical(element: Element) -> bytes:
+    """Writes an element by Exclusive XML Canonicalization 1.0, without comments.
+
+    Neither what surrounds the element nor the text after it is part of that.
+
+    Raises:
+        Malformed: There is no such form, as for a namespace that is a relative URI.
+    """
+    try:
+        return etree.tostring(element, method="c14n", exclusive=True, with_comments=False)
+    except etree.LxmlError as error:
+        raise Malformed(MalformedKind.CANONICAL, str(error)) from error
+
+
+ATTEMPT_BYTES = 1_024
+"""How much of a failed attempt is given back, in bytes before base64."""
+
+HUH = f"{{{CORE_NAMESPACE}}}huh"
+"""The tag of a `<huh>`, in Clark notation."""
+
+
+class CannedText(Enum):
+    """All that a `<huh>` may say; what happened in detail is for the log."""
+
+    INVALID_PAYLOAD = "Invalid payload structure"
+    """A schema refuses it, or the root is unknown, or is not for this sender: all look the same."""
+    NO_BYTES = "Handler failed to return valid bytes \u2014 likely missing return or wrong type"
+    """A handler returned something else than bytes."""
+    MALFORMED = "Malformed message"
+    """It is no envelope, or not XML, or too large."""
+    HANDLER_FAILED = "Handler failed"
+    """A handler raised, timed out, died, or emitted nothing."""
+    LIMIT_EXCEEDED = "Limit exceeded"
+    """A budget is used up."""
+
+
+def huh(error: CannedText, attempt: bytes) -> Element:
+    """Makes a `<huh>`.
+
+    Args:
+        error: What it says.
+        attempt: The bytes that failed; the first 1,024 are given back.
+    """
+    element = etree.Element(HUH, nsmap={None: CORE_NAMESPACE})
+    etree.SubElement(element, f"{{{CORE_NAMESPACE}}}error").text = error.value
+    encoded = base64.b64encode(attempt[:ATTEMPT_BYTES]).decode("ascii")
+    etree.SubElement(element, f"{{{CORE_NAMESPACE}}}original-attempt").text = encoded
+    return element
+
+
+def is_huh(element: Element) -> bool:
+    """Tells whether an element is a `<huh>` of the core namespace."""
+    return element.tag == HUH
+
 
 ENVELOPE_XSD: Final = f"""\
 <xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" xmlns="{ENVELOPE_NAMESPACE}" \
@@ -105,7 +180,7 @@ class Envelope(NamedTuple):
     """What had to be done to make it well-formed."""
 
 
-def open_envelope(data: bytes, limits: Limits) -> Envelope:
+def open_envelope(data: bytes, limits: MessageLimits) -> Envelope:
     """Reads a message from bytes that may be anything.
 
     Raises:
@@ -115,9 +190,9 @@ def open_envelope(data: bytes, limits: Limits) -> Envelope:
     return ordinary if ordinary is not None else open_any(data, limits)
 
 
-def open_ordinary(data: bytes, limits: Limits) -> Envelope | None:
+def open_ordinary(data: bytes, limits: MessageLimits) -> Envelope | None:
     """Reads a message that is canonical as it came; gives None for all others."""
-    text = admit_text(data, limits.size)
+    text = precheck_text(data, limits.size)
     found = ORDINARY.fullmatch(text) if has_few_elements(text, limits) else None
     if found is None:
         return None
@@ -131,7 +206,7 @@ def open_ordinary(data: bytes, limits: Limits) -> Envelope | None:
     return Envelope(sender, to, thread, message[1], data)
 
 
-def has_few_elements(written: str, limits: Limits) -> bool:
+def has_few_elements(written: str, limits: MessageLimits) -> bool:
     """Tells whether a canonical message has fewer elements than could be beyond any limit."""
     if limits.few_values < OWN_VALUES:
         return False
@@ -139,9 +214,9 @@ def has_few_elements(written: str, limits: Limits) -> bool:
     return short or written.count("<") <= 2 * limits.few_tags
 
 
-def open_any(data: bytes, limits: Limits) -> Envelope:
+def open_any(data: bytes, limits: MessageLimits) -> Envelope:
     """Reads a message, however it is written."""
-    data = admit(data, limits.size)
+    data = precheck(data, limits.size)
     message, repairs = parse_or_repair(data, limits)
     absent = not is_envelope(message)
     if absent and not (add_thread(message) and is_envelope(message)):
@@ -154,7 +229,7 @@ def open_any(data: bytes, limits: Limits) -> Envelope:
     return Envelope(token(sender), to, claimed, payload, written, repairs)
 
 
-def parse_or_repair(data: bytes, limits: Limits) -> tuple[Element, tuple[str, ...]]:
+def parse_or_repair(data: bytes, limits: MessageLimits) -> tuple[Element, tuple[str, ...]]:
     """Parses a document strictly, after a repair where that fails."""
     try:
         return parse_strict(data, limits), ()
@@ -228,7 +303,7 @@ def compose(
     to: str | None,
     thread: str,
     payload: Element,
-    limits: Limits,
+    limits: MessageLimits,
     repairs: Sequence[str] = (),
 ) -> Envelope:
     """Gives what reading the message around a payload would give, and mostly without reading it.
@@ -261,7 +336,7 @@ def compose(
     return Envelope(sender, to, thread, payload, data)
 
 
-def has_few_values(written: str, limits: Limits) -> bool:
+def has_few_values(written: str, limits: MessageLimits) -> bool:
     """Tells whether a canonical payload has few attributes, and declares no namespaces."""
     if "=" not in written:
         return True
@@ -306,3 +381,73 @@ def escape(text: str) -> str:
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         return text.replace("\r", "&#xD;")
     return text
+
+
+WRAPPER: Final = f"w{secrets.token_hex(16)}"
+"""The element that emissions are parsed in, which no handler can know, and so none can end.
+
+It is one for the life of the process: libxml2 keeps every distinct name that it has parsed.
+"""
+
+
+class Emission(NamedTuple):
+    """What a handler returned, read."""
+
+    payloads: tuple[Element, ...]
+    """The root elements, in their order; text after them does not belong to them."""
+    repairs: tuple[str, ...]
+    """What had to be done to make it well-formed."""
+    prose: str
+    """The text around the elements, which goes nowhere; for the log."""
+    envelopes: int
+    """How many whole messages the handler forged; only their payloads are among these."""
+
+
+def read_emission(data: bytes, limits: MessageLimits) -> Emission:
+    """Takes apart what a handler returned.
+
+    Args:
+        data: Any bytes: XML elements, with prose between them, such as a language model writes.
+        limits: What it may be made of.
+
+    Raises:
+        Malformed: It is not XML, and can not be made XML without loss.
+    """
+    text = precheck_text(data, limits.size).removeprefix("\ufeff")
+    wrapper, repairs = parse_wrapped(text, limits)
+    elements = wrapper[:]
+    tags = [element.tag for element in elements]
+    if tags == ["dummy"]:
+        wrapper = elements[0]
+        elements = wrapper[:]
+        tags = [element.tag for element in elements]
+    envelopes = tags.count(MESSAGE)
+    payloads = unpacked(elements) if envelopes else elements
+    return Emission(tuple(payloads), repairs, prose(wrapper, elements), envelopes)
+
+
+def parse_wrapped(text: str, limits: MessageLimits) -> tuple[Element, tuple[str, ...]]:
+    """Parses elements without a root, within one that has a name of ours."""
+    try:
+        return parse_strict(f"<{WRAPPER}>{text}</{WRAPPER}>".encode(), limits), ()
+    except Malformed as error:
+        if error.kind is not MalformedKind.SYNTAX:
+            raise
+    repaired = repair(text, limits)
+    wrapped = f"<{WRAPPER}>{repaired.text}</{WRAPPER}>".encode()
+    return parse_strict(wrapped, limits), repaired.notes
+
+
+def unpacked(elements: Sequence[Element]) -> Iterator[Element]:
+    """Gives elements, and of those that are messages the payloads."""
+    for element in elements:
+        if element.tag == MESSAGE:
+            yield from (child for child in element if child.tag != META)
+        else:
+            yield element
+
+
+def prose(wrapper: Element, elements: Sequence[Element]) -> str:
+    """Gives the text around the elements, the white space at its ends aside."""
+    tails = [element.tail for element in elements]
+    return "".join(filter(None, (wrapper.text, *tails))).strip()

@@ -1,0 +1,292 @@
+"""One worker as the pump sees it: a socket that is not to be trusted, and what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from agentix.agentserver.errors import FailureKind, FrameError, HandlerFailed, OversizedError
+from agentix.agentserver.worker.protocol import DESCRIPTION, AnswerReader, CallOutcome, pack_frame
+
+__all__ = [
+    "Answer",
+    "WorkerOutput",
+    "WorkerProcess",
+    "printable",
+]
+
+logger = logging.getLogger(__name__)
+
+
+OUTPUT_CHUNK = 64 * 1024
+"""How much is read at a time, in bytes."""
+
+QUOTA = 16 * 1024
+"""How much of a worker's output is logged in one period, in bytes; the rest is counted."""
+
+PERIOD = 1.0
+"""The length of a period, in seconds."""
+
+PAUSE = 0.01
+"""How long a worker that prints more than its quota waits after each chunk, in seconds."""
+
+
+def printable(text: str) -> str:
+    """Gives a handler's words so that they can move no cursor and hide no line of a log."""
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in text
+    )
+
+
+class WorkerOutput:
+    """Logs what a worker prints, until it ends.
+
+    Args:
+        descriptor: The pipe, which does not block.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.name = "a worker"
+        """Whose output it is."""
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = descriptor
+        self._left = QUOTA
+        self._dropped = 0
+        self._period_end = 0.0
+        self._loop.add_reader(descriptor, self._read)
+
+    def close(self) -> None:
+        """Logs what is left in the pipe, and ends."""
+        if self._descriptor >= 0:
+            self._read()
+        self._end()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._descriptor, OUTPUT_CHUNK)
+        except BlockingIOError:
+            return
+        if not data:
+            self._end()
+            return
+        self._start_period()
+        self._log(data[: self._left])
+        self._dropped += max(0, len(data) - self._left)
+        self._left = max(0, self._left - len(data))
+        if self._left == 0:
+            self._loop.remove_reader(self._descriptor)
+            self._loop.call_later(PAUSE, self._resume)
+
+    def _start_period(self) -> None:
+        now = self._loop.time()
+        if now >= self._period_end:
+            self._tell_dropped()
+            self._left = QUOTA
+            self._period_end = now + PERIOD
+
+    def _log(self, data: bytes) -> None:
+        for line in data.decode(errors="backslashreplace").splitlines():
+            logger.info("%s: %s", self.name, printable(line))
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            logger.warning("%s: %d bytes of output are not logged", self.name, self._dropped)
+            self._dropped = 0
+
+    def _resume(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.add_reader(self._descriptor, self._read)
+
+    def _end(self) -> None:
+        if self._descriptor < 0:
+            return
+        self._tell_dropped()
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+CHUNK = 16 * 1024
+"""How much is read from a worker at a time, in bytes; room for more would cost more to get."""
+
+OUTCOMES = {int(outcome): outcome for outcome in CallOutcome}
+
+Answer: TypeAlias = tuple[CallOutcome, bytes] | HandlerFailed
+"""What a worker says, or how it ended instead."""
+
+
+class WorkerProcess:
+    """A worker process, from the order to fork it to the news of its end.
+
+    Args:
+        number: Its number, by which the zygote knows it.
+        channel: The pump's end of its socket, which does not block.
+        limit: How many bytes the content of an answer may have.
+        kill: Has the worker of a number killed; its end is told by `ended`.
+    """
+
+    def __init__(
+        self, number: int, channel: socket.socket, limit: int, kill: Callable[[int], None]
+    ) -> None:
+        self.number = number
+        self.deadline = 0.0
+        """When the call under way has to be answered, by the clock of the loop."""
+        self.on_end: Callable[[WorkerProcess], None] | None = None
+        """Called once, when the process has ended."""
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        """Done when the process has ended."""
+        self._channel = channel
+        self._descriptor = channel.fileno()
+        self._answers = AnswerReader(limit)
+        self._kill = kill
+        self._call = 0
+        self._answered: Callable[[Answer], None] | None = None
+        self._unsent = b""
+        self._failure: HandlerFailed | None = None
+        self.usable = True
+        """It takes another call."""
+        self._loop.add_reader(self._descriptor, self._read)
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame; what the socket does not take at once is sent as it does."""
+        if self._failure is not None:
+            return
+        sent = 0 if self._unsent else self._send(frame)
+        if sent < len(frame):
+            if not self._unsent:
+                self._loop.add_writer(self._descriptor, self._write)
+            self._unsent += frame[sent:]
+
+    def call(
+        self,
+        payload_class: int,
+        payload: dict[str, Any],
+        thread_id: str,
+        seconds: float,
+        answered: Callable[[Answer], None],
+    ) -> None:
+        """Sends a call.
+
+        Args:
+            payload_class: Which class of the listener the payload is of.
+            payload: The payload as plain values.
+            thread_id: The thread, as the handler is told it.
+            seconds: In what time the answer has to be there.
+            answered: Is called with the answer, once, and not before this returns.
+        """
+        frame = pack_frame((self._call + 1, payload_class, payload, thread_id))
+        self._call += 1
+        self.deadline = self._loop.time() + seconds
+        self._expect(answered)
+        self.send(frame)
+
+    def overdue(self, now: float) -> bool:
+        """Tells whether the call under way should have been answered by now."""
+        return self._answered is not None and self.deadline <= now
+
+    async def describe(self) -> Answer:
+        """Waits for the answer of a worker whose order is to describe."""
+        described: asyncio.Future[Answer] = self._loop.create_future()
+
+        def answered(answer: Answer) -> None:
+            if not described.done():  # who waited may have given up
+                described.set_result(answer)
+
+        self._call = DESCRIPTION
+        self._expect(answered)
+        return await described
+
+    def _expect(self, answered: Callable[[Answer], None]) -> None:
+        self._answered = answered
+        if self.gone.done():
+            self._loop.call_soon(self._fail)
+
+    def stop(self, failure: HandlerFailed) -> None:
+        """Kills the process; the call under way fails with `failure` when it has ended."""
+        if self._failure is None:
+            self._failure = failure
+            self.usable = False
+            self._unwatch()
+            self._kill(self.number)
+
+    def ended(self, detail: str) -> None:
+        """Takes the news that the process has ended, or is as good as that."""
+        if self.gone.done():
+            return
+        if self._failure is None:
+            self._failure = HandlerFailed(FailureKind.DIED, detail)
+        elif self._failure.kind is FailureKind.DIED:
+            self._failure.detail += f"; {detail}"
+        self.usable = False
+        self._unwatch()
+        self._channel.close()
+        self.gone.set_result(None)
+        self._fail()
+        if self.on_end is not None:
+            self.on_end(self)
+
+    def _fail(self) -> None:
+        answered, self._answered = self._answered, None
+        if answered is not None and self._failure is not None:
+            answered(self._failure)
+
+    def _unwatch(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        self._loop.remove_writer(self._descriptor)
+
+    def _send(self, data: bytes) -> int:
+        """Sends what the socket takes, and says how much that is."""
+        try:
+            return self._channel.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)  # the worker is gone, and the news of it on the way
+
+    def _write(self) -> None:
+        self._unsent = self._unsent[self._send(self._unsent) :]
+        if not self._unsent:
+            self._loop.remove_writer(self._descriptor)
+
+    def _read(self) -> None:
+        try:
+            data = self._channel.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.stop(HandlerFailed(FailureKind.DIED, "it closed its socket"))
+            return
+        try:
+            answer = self._answers.feed(data)
+        except OversizedError as error:
+            self.stop(HandlerFailed(FailureKind.OVERSIZED, str(error)))
+        except FrameError as error:
+            self.stop(HandlerFailed(FailureKind.DIED, str(error)))
+        else:
+            if answer is not None:
+                self._take(*answer)
+
+    def _take(self, call: int, outcome: int, content: bytes) -> None:
+        """Takes an answer, which is one to the call under way, or the end of the worker."""
+        answered = self._answered
+        if self._failure is not None:
+            return
+        if answered is None or call != self._call or outcome not in OUTCOMES:
+            reason = f"it answered call {call} with {outcome}, while {self._open_call} was open"
+            self.stop(HandlerFailed(FailureKind.DIED, reason))
+            return
+        self._answered = None
+        answered((OUTCOMES[outcome], content))
+
+    @property
+    def _open_call(self) -> str:
+        return "none" if self._answered is None else f"call {self._call}"
