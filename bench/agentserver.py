@@ -50,7 +50,7 @@ MEGABYTE = 1e6
 
 
 async def measure() -> Sequence[Row | Skipped]:
-    """Measures messages, then threads, workers, hostile messages and starts."""
+    """Measure messages, then threads, workers, hostile messages and starts."""
     return [
         *await _codec(),
         *await _hostile(),
@@ -85,7 +85,7 @@ def _spec(listeners: Sequence[Mapping[str, Any]] = (), **changes: Any) -> Organi
 
 @asynccontextmanager
 async def _organism(**changes: Any) -> AsyncIterator[Organism]:
-    """Starts an organism with a calculator, whose files are in a directory of its own."""
+    """Start an organism with a calculator, whose files are in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="agentix-bench-") as directory:
         async with Organism(_spec(**changes), Path(directory)) as organism:
             yield organism
@@ -106,7 +106,7 @@ async def _call(organism: Organism, message: bytes) -> None:
 
 
 def _raw() -> Callable[[], dict[str, int]]:
-    """Gives the floor: lxml parses, its XSD engine validates, and `int` reads the fields."""
+    """Return the floor: lxml parses, its XSD engine validates, and `int` reads the fields."""
     schema = etree.XMLSchema(etree.fromstring(FLOOR_XSD))
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
 
@@ -119,7 +119,7 @@ def _raw() -> Callable[[], dict[str, int]]:
 
 
 def _microseconds(work: Callable[[], object], count: int = BATCH) -> float:
-    """Gives the processor time of a piece of work, the best of some batches."""
+    """Return the processor time of a piece of work, the best of some batches."""
     best = float("inf")
     for _ in range(5):
         started = time.process_time()
@@ -171,7 +171,7 @@ async def _codec() -> list[Row]:
 
 
 async def _rate(organism: Organism, count: int = BATCH) -> float:
-    """Gives round trips a second, from many conversations at once."""
+    """Return round trips a second, from many conversations at once."""
     messages = [_message(_thread()) for _ in range(WIDTH)]
     await asyncio.gather(*(_call(organism, message) for message in messages))
 
@@ -255,7 +255,7 @@ async def _timed(organism: Organism, message: bytes) -> float:
 
 
 async def _beside_a_loop() -> list[Row]:
-    """Measures what a handler that never waits costs the callers of others, and when it ends."""
+    """Measure what a handler that never waits costs the callers of others, and when it ends."""
     looper = {
         "name": "looper",
         "payload_class": "bench_listeners.AddPayload",
@@ -294,7 +294,7 @@ async def _workers() -> list[Row]:
 
 
 def _descendants() -> set[int]:
-    """Gives the processes below this one."""
+    """Return the processes below this one."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -341,11 +341,11 @@ async def _open_threads(organism: Organism, threads: Sequence[str]) -> None:
 async def _close_threads(organism: Organism, threads: Sequence[str]) -> None:
     for thread in threads:
         assert organism.close_thread(thread, "bench")
-    await organism.settled()
+    await organism.wait_idle()
 
 
 def _settled_memory() -> int:
-    """Gives the memory in use, the collector having run."""
+    """Return the memory in use, the collector having run."""
     gc.collect()
     return resident_bytes(os.getpid())
 
@@ -384,7 +384,7 @@ async def _hostile() -> list[Row]:
 
 
 async def _probes() -> list[Row]:
-    """Measures whether a listener can tell a root that does not exist from one of no peer."""
+    """Measure whether a listener can tell a root that does not exist from one of no peer."""
     secret = {
         "name": "calculator.secret",
         "payload_class": "bench_listeners.AddPayload",
@@ -425,7 +425,7 @@ async def _probes() -> list[Row]:
 
 
 async def _start() -> list[Row]:
-    """Measures starts with listeners of one module, and with as many modules as listeners."""
+    """Measure starts with listeners of one module, and with as many modules as listeners."""
     with tempfile.TemporaryDirectory(prefix="agentix-bench-modules-") as directory:
         source = (LISTENERS / "bench_listeners.py").read_text()
         modules = [f"bench_listeners_{number}" for number in range(MANY - 1)]
@@ -440,7 +440,7 @@ async def _start() -> list[Row]:
 
 
 async def _started(modules: Sequence[str], directory: str) -> float:
-    """Gives how long a start takes with a listener of each module."""
+    """Return how long a start takes with a listener of each module."""
     listeners = [
         {
             "name": f"tool{number}",

@@ -21,12 +21,12 @@ class Certificate:
     key: Path
 
     def client(self) -> ssl.SSLContext:
-        """Gives the TLS settings of a client that trusts it, and nothing else."""
+        """Return the TLS settings of a client that trusts it, and nothing else."""
         return ssl.create_default_context(cafile=str(self.cert))
 
 
 def make_certificate(directory: Path) -> Certificate:
-    """Makes a certificate and its key."""
+    """Make a certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "organism")])
     now = datetime.datetime.now(datetime.UTC)

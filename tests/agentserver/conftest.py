@@ -16,13 +16,13 @@ Start = Callable[..., Awaitable[Organism]]
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    """Gives the fixture's organism.yaml, with other values of some keys."""
+    """Return the fixture's organism.yaml, with other values of some keys."""
     document: dict[str, Any] = yaml.safe_load((FIXTURE / "organism.yaml").read_text())
     return document | changes
 
 
 def listener(name: str, **changes: Any) -> dict[str, Any]:
-    """Gives a listener of `fixture_handlers` that does what its payload says."""
+    """Return a listener of `fixture_handlers` that does what its payload says."""
     return {
         "name": name,
         "payload_class": "fixture_handlers.DoPayload",
@@ -35,7 +35,7 @@ def listener(name: str, **changes: Any) -> dict[str, Any]:
 def organism_of(
     directory: Path, more: Sequence[Mapping[str, Any]] = (), **changes: Any
 ) -> Organism:
-    """Makes an organism of the fixture's handlers, which keeps its files in a directory.
+    """Make an organism of the fixture's handlers, which keeps its files in a directory.
 
     Args:
         directory: Where schemas and the journal go.
@@ -49,7 +49,7 @@ def organism_of(
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts organisms, by default in the process of the test, and ends them."""
+    """Start organisms, by default in the process of the test, and end them."""
     async with AsyncExitStack() as resources:
 
         async def start(
@@ -71,7 +71,7 @@ async def organism(request: pytest.FixtureRequest, start: Start) -> Organism:
 async def until(
     events: AsyncIterator[Event], kind: str, count: int = 1, **values: object
 ) -> AsyncIterator[Event]:
-    """Gives events up to the nth of a kind, and with the values that are given."""
+    """Return events up to the nth of a kind, and with the values that are given."""
     async for event in events:
         yield event
         found = event.kind == kind
@@ -81,7 +81,7 @@ async def until(
 
 
 async def events(organism: Organism, *kinds: str) -> list[Event]:
-    """Gives the events so far, of some kinds."""
+    """Return the events so far, of some kinds."""
     last = organism.status()["last_seq"]
     found = []
     async with aclosing(organism.listen()) as listening:
@@ -93,5 +93,5 @@ async def events(organism: Organism, *kinds: str) -> list[Event]:
 
 
 async def security(organism: Organism) -> list[Event]:
-    """Gives the security events so far."""
+    """Return the security events so far."""
     return await events(organism, "security")

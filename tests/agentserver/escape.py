@@ -70,7 +70,7 @@ class Bait:
     sockets: list[socket.socket]
 
     def connections(self) -> int:
-        """Counts what has come in."""
+        """Count what has come in."""
         count = 0
         for listener in self.sockets:
             with contextlib.suppress(BlockingIOError):
@@ -84,7 +84,7 @@ class Bait:
 
 @contextlib.contextmanager
 def laid_bait() -> Iterator[Bait]:
-    """Lays bait."""
+    """Lay bait."""
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="readable-")))
         directory.chmod(0o755)
@@ -112,7 +112,7 @@ def laid_bait() -> Iterator[Bait]:
 
 
 def attacks(bait: Bait, victim: str) -> list[tuple[str, str, str]]:
-    """Gives every attack: a name for it, the handler's name for it, its target."""
+    """Return every attack: a name for it, the handler's name for it, its target."""
     pump = str(os.getpid())
     return [
         ("frames", "frames", ""),
@@ -164,7 +164,7 @@ EVIL = HandlerSource("evil", "hostile_handlers.attack", ("hostile_handlers.Attac
 
 
 async def attack(workers: WorkerPool, name: str, target: str = "", thread: str = "thread") -> str:
-    """Tries one attack; answers what the handler says, or how its call failed."""
+    """Try one attack; answer what the handler says, or how its call failed."""
     try:
         plain = {"name": name, "target": target}
         return (await call(workers, EVIL, thread, plain, 20)).decode()
@@ -173,7 +173,7 @@ async def attack(workers: WorkerPool, name: str, target: str = "", thread: str =
 
 
 async def run_suite() -> Found:
-    """Tries everything."""
+    """Try everything."""
     with laid_bait() as bait:
         hidden = (str(bait.directory / "key"),)
         readable = (str(bait.directory),)
@@ -191,7 +191,7 @@ async def run_suite() -> Found:
 
 
 def confine(plan: dict[str, Any]) -> None:
-    """Gives up rights, and starts this module again without them."""
+    """Return up rights, and start this module again without them."""
     if plan.pop("ordinary", False) and os.geteuid() == 0:
         _open_ways()
         os.setgroups([])
@@ -206,7 +206,7 @@ def confine(plan: dict[str, Any]) -> None:
 
 
 def _open_ways() -> None:
-    """Lets everyone pass to what Python needs, in mounts of this process only.
+    """Let everyone pass to what Python needs, in mounts of this process only.
 
     Interpreters and checkouts are often below a home that nobody else may enter.
     """
@@ -228,7 +228,7 @@ def _is_closed(way: Path) -> bool:
 
 
 def main() -> None:
-    """Confines itself as it is told, or runs the suite and prints what it found."""
+    """Confine itself as it is told, or run the suite and print what it found."""
     plan = json.loads(sys.argv[1])
     if plan:
         confine(plan)

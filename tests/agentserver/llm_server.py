@@ -32,7 +32,7 @@ class LLMServer:
         return await self.answers.pop(0)(request)
 
     def say(self, *texts: str) -> "LLMServer":
-        """Answers with these texts, one a request, as the request asks for it."""
+        """Answer with these texts, one a request, as the request asks for it."""
         self.answers += [self._completion(text) for text in texts]
         return self
 
@@ -45,7 +45,7 @@ class LLMServer:
         return answer
 
     def stall(self) -> "LLMServer":
-        """Takes a request and keeps silent."""
+        """Take a request and keep silent."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             self.stalled.set()
@@ -57,7 +57,7 @@ class LLMServer:
 
 
 def completion(text: str, reason: str = "stop") -> dict[str, object]:
-    """Gives a whole answer."""
+    """Return a whole answer."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text, "refusal": None},
@@ -75,7 +75,7 @@ def completion(text: str, reason: str = "stop") -> dict[str, object]:
 
 
 def chunks(text: str, reason: str = "stop", size: int = 7) -> list[str]:
-    """Gives the data of a streamed answer's events."""
+    """Return the data of a streamed answer's events."""
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
     deltas: list[dict[str, object]] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": piece} for piece in pieces]
@@ -91,7 +91,7 @@ def chunks(text: str, reason: str = "stop", size: int = 7) -> list[str]:
 
 
 def stream(data: Sequence[str], content_type: str = "text/event-stream") -> Answer:
-    """Answers with server-sent events, in pieces that do not respect their borders."""
+    """Answer with server-sent events, in pieces that do not respect their borders."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": content_type})
@@ -106,7 +106,7 @@ def stream(data: Sequence[str], content_type: str = "text/event-stream") -> Answ
 
 
 def refuse(status: int, **headers: str) -> Answer:
-    """Answers with a status and an error in OpenAI's form."""
+    """Answer with a status and an error in OpenAI's form."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         error = {"error": {"message": "go away, sk-secret", "type": "x", "code": None}}
@@ -117,7 +117,7 @@ def refuse(status: int, **headers: str) -> Answer:
 
 
 def body(data: bytes, content_type: str = "application/json") -> Answer:
-    """Answers with any bytes."""
+    """Answer with any bytes."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(body=data, content_type=content_type)
@@ -127,7 +127,7 @@ def body(data: bytes, content_type: str = "application/json") -> Answer:
 
 @asynccontextmanager
 async def serving_llm() -> AsyncIterator[LLMServer]:
-    """Serves on a free port of this machine for the length of a `with` block."""
+    """Serve on a free port of this machine for the length of a `with` block."""
     server = LLMServer()
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.handle)

@@ -14,25 +14,25 @@ GUARD: Final = "Handler failed to return valid bytes \u2014 likely missing retur
 
 
 def envelope(payload: str, *, sender: str = "ext", thread: str | None = T) -> bytes:
-    """Gives a message from outside, E(p) of the specification."""
+    """Return a message from outside, E(p) of the specification."""
     named = "" if thread is None else f"<thread>{thread}</thread>"
     meta = f"<meta><from>{sender}</from>{named}</meta>"
     return f'<message xmlns="{ENVELOPE}">{meta}{payload}</message>'.encode()
 
 
 def add(a: object, b: object) -> str:
-    """Gives a payload for `calculator.add`, P(a,b) of the specification."""
+    """Return a payload for `calculator.add`, P(a,b) of the specification."""
     return f'<calculator.add.addpayload xmlns=""><a>{a}</a><b>{b}</b></calculator.add.addpayload>'
 
 
 def egress(sender: str, payload: str, *, to: str = "ext", thread: str = T) -> bytes:
-    """Gives a message as it leaves the organism."""
+    """Return a message as it leaves the organism."""
     meta = f"<meta><from>{sender}</from><to>{to}</to><thread>{thread}</thread></meta>"
     return f'<message xmlns="{ENVELOPE}">{meta}{payload}</message>'.encode()
 
 
 def huh(error: str, attempt: bytes) -> str:
-    """Gives the payload HUH(e, b64) of the specification."""
+    """Return the payload HUH(e, b64) of the specification."""
     encoded = base64.b64encode(attempt[:1024]).decode()
     return (
         f'<huh xmlns="{CORE}"><error>{error}</error>'
@@ -41,5 +41,5 @@ def huh(error: str, attempt: bytes) -> str:
 
 
 def escaped(text: str) -> str:
-    """Gives a text as the content of an element."""
+    """Return a text as the content of an element."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -9,7 +9,7 @@ __all__ = ["descendants", "is_alive", "until"]
 
 
 def descendants(pid: int) -> list[int]:
-    """Gives the children of a process and theirs, the eldest first."""
+    """Return the children of a process and theirs, the eldest first."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -22,7 +22,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Tells whether a process runs; one that nobody has waited for does not."""
+    """Return whether a process runs; one that nobody has waited for does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -31,7 +31,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits until something that sends no event holds, and fails where it does not in time."""
+    """Wait until something that sends no event holds, and fail where it does not in time."""
     turn = asyncio.Event()
     async with asyncio.timeout(seconds):
         while not condition():

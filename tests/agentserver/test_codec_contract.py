@@ -32,7 +32,7 @@ class ResearchPayload:
 
 @pytest.fixture
 def handlers() -> dict[str, Any]:
-    """Gives the contract's handlers, where only what they name is imported."""
+    """Return the contract's handlers, where only what they name is imported."""
     names: dict[str, Any] = {
         "AddPayload": AddPayload,
         "HandlerMetadata": HandlerMetadata,

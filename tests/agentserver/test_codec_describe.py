@@ -154,10 +154,10 @@ def test_a_default_that_can_not_be_shown_is_not(default: object) -> None:
         (None, "NoneType has no XML form"),
         (Literal[b"a"], "Literal takes str, int and bool, not b'a'"),
         (Literal["a", None], "Literal takes str, int and bool, not None"),
-        (Literal["1", 1], "'1' can not be told apart in XML"),
+        (Literal["1", 1], "'1' cannot be told apart in XML"),
         (Literal["\x00"], "too long, or none that XML holds"),
         (Literal[2**1024], "too long, or none that XML holds"),
-        ("Nowhere", "an annotation can not be resolved: name 'Nowhere' is not defined"),
+        ("Nowhere", "an annotation cannot be resolved: name 'Nowhere' is not defined"),
     ],
 )
 def test_other_types_are_refused_with_their_place(annotation: Any, reason: str) -> None:
@@ -192,9 +192,9 @@ def test_a_class_that_its_fields_do_not_make_is_refused() -> None:
         def __init__(self) -> None:
             self.a = 1
 
-    with pytest.raises(RegistrationError, match="Needy can not be made of its fields: missing"):
+    with pytest.raises(RegistrationError, match="Needy cannot be made of its fields: missing"):
         describe_record(Needy)
-    with pytest.raises(RegistrationError, match="Own can not be made of its fields: got an unexp"):
+    with pytest.raises(RegistrationError, match="Own cannot be made of its fields: got an unexp"):
         describe_record(Own)
 
 
@@ -214,13 +214,13 @@ def test_descriptions_travel_as_plain_data(cls: type) -> None:
 
 
 def field_data(**changes: object) -> dict[str, object]:
-    """Gives the data of a field, with changes."""
+    """Return the data of a field, with changes."""
     kind = {"kind": "int"}
     return {"name": "a", "type": kind, "doc": "", "required": True, "default": None} | changes
 
 
 def record_data(*fields: object, **changes: object) -> dict[str, object]:
-    """Gives the data of a record, with changes."""
+    """Return the data of a record, with changes."""
     return {"kind": "record", "name": "A", "fields": [*fields]} | changes
 
 
@@ -228,7 +228,7 @@ MAYBE = {"kind": "Optional", "of": {"kind": "int"}}
 
 
 def nested(depth: int) -> dict[str, object]:
-    """Gives the data of a list in a list, and so on."""
+    """Return the data of a list in a list, and so on."""
     return {"kind": "list", "of": nested(depth - 1)} if depth else {"kind": "int"}
 
 

@@ -27,13 +27,13 @@ XS = "{http://www.w3.org/2001/XMLSchema}"
 
 
 def parsed(text: str) -> etree._Element:
-    """Parses one payload, as from a handler."""
+    """Parse one payload, as from a handler."""
     (payload,) = read_emission(text.encode(), LIMITS).payloads
     return payload
 
 
 def add(fields: str, start: str = ADD_ROOT) -> etree._Element:
-    """Parses a payload for the calculator."""
+    """Parse a payload for the calculator."""
     return parsed(f"<{start}>{fields}</{start.partition(' ')[0]}>")
 
 
@@ -275,7 +275,7 @@ def test_encoding_refuses_what_the_schema_would() -> None:
 
 
 def instances() -> Iterator[tuple[object, str]]:
-    """Gives instances that hold what their class does not allow, and what is said of it."""
+    """Return instances that hold what their class does not allow, and what is said of it."""
     yield AddPayload("1", 2), "AddPayload.a takes int, not str"  # type: ignore[arg-type]
     yield AddPayload(True, 2), "AddPayload.a takes int, not bool"
     yield AddPayload(1, None), "AddPayload.b takes int, not NoneType"  # type: ignore[arg-type]

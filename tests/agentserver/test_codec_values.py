@@ -32,13 +32,13 @@ ROOT = "x.made"
 
 
 def made_class(annotation: Any) -> type:
-    """Makes a payload class with one field `value` of a type."""
+    """Make a payload class with one field `value` of a type."""
     made: type = xmlify(dataclasses.make_dataclass("Made", [("value", annotation)]))
     return made
 
 
 def read(annotation: Any, text: str) -> Any:
-    """Reads a value of a type from the XML text of its field, by schema, codec and class."""
+    """Read a value of a type from the XML text of its field, by schema, codec and class."""
     made = made_class(annotation)
     codec = PayloadCodec(ROOT, describe_record(made))
     element = parse_strict(f"<{ROOT}><value>{text}</value></{ROOT}>".encode(), LIMITS)
@@ -309,12 +309,12 @@ OUTER_SCHEMA = xmlschema.XMLSchema(OUTER_CODEC.xsd.decode())
 
 
 def same(value: Any) -> str:
-    """Writes a value so that NaN is itself, and so are the two zeros."""
+    """Write a value so that NaN is itself, and so are the two zeros."""
     return repr(value)
 
 
 def normal(value: Any) -> Any:
-    """Writes each decimal in a value without an exponent, as XML has none."""
+    """Write each decimal in a value without an exponent, as XML has none."""
     match value:
         case Decimal():
             return Decimal(format(value, "f"))
@@ -330,18 +330,18 @@ def normal(value: Any) -> Any:
 
 
 def travelled(data: Any) -> Any:
-    """Sends plain data through MessagePack, as between pump and worker."""
+    """Send plain data through MessagePack, as between pump and worker."""
     return unpack(pack(data))
 
 
 @lru_cache
 def codec_of(cls: type) -> PayloadCodec:
-    """Makes a codec of what a worker would send about a class."""
+    """Make a codec of what a worker would send about a class."""
     return PayloadCodec(ROOT, from_data(travelled(to_data(describe_record(cls)))))
 
 
 def through_xml(cls: type, instance: Any) -> Any:
-    """Sends an instance through description, encoder, envelope, C14N, parser, schema, decoder."""
+    """Send an instance through description, encoder, envelope, C14N, parser, schema, decoder."""
     codec = codec_of(cls)
     element = codec.encode(to_plain(instance))
     data = build_envelope("a", "b", THREAD, element)

@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def change(here: Path, **sections: object) -> None:
-    """Changes sections of organism.yaml."""
+    """Change sections of organism.yaml."""
     document = yaml.safe_load((here / "organism.yaml").read_text())
     (here / "organism.yaml").write_text(yaml.safe_dump(document | sections))
 
@@ -53,7 +53,7 @@ Call = Callable[..., Outcome]
 
 @pytest.fixture
 def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Runs the command in this process, which spares the start of an interpreter."""
+    """Run the command in this process, which spares the start of an interpreter."""
 
     def call(*arguments: str, given: bytes = b"") -> Outcome:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
@@ -153,7 +153,7 @@ def test_check_shows_listeners_and_how_handlers_are_held(here: Path, call: Call)
         ("description: Nobody's peer.", "description: ' '", "a description is needed"),
         ("handler: fixture_handlers.secret", "handler: fixture_handlers.no", "fixture_handlers.no"),
         ("peers: [calculator.add]", "peers: [nobody]", "no such peer: nobody"),
-        ("organism:", "organism: [", "can not be read"),
+        ("organism:", "organism: [", "cannot be read"),
     ],
 )
 def test_check_refuses_what_is_wrong(
@@ -241,7 +241,7 @@ def test_identity_and_secret_are_made(here: Path, call: Call) -> None:
 
 @contextmanager
 def running(here: Path) -> Iterator[tuple["subprocess.Popen[str]", list[str]]]:
-    """Runs the organism, and gives the words of its line that says that it is ready."""
+    """Run the organism, and return the words of its line that says that it is ready."""
     with subprocess.Popen(
         [*COMMAND, "run", "organism.yaml"],
         stdout=subprocess.PIPE,

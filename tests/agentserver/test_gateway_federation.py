@@ -185,7 +185,7 @@ async def test_answer_that_does_not_come_meets_the_deadline(pairing: Pairing) ->
 
 
 async def open_socket(pair: Pair, resources: AsyncExitStack) -> tuple[ClientConnection, bytes]:
-    """Connects as an organism would, by hand; gives the server's certificate too."""
+    """Connect as an organism would, by hand; return the server's certificate too."""
     connection = connect(
         f"wss://127.0.0.1:{pair.port}/", ssl=pair.certificate.client(), proxy=None, close_timeout=1
     )

@@ -38,23 +38,23 @@ class Pump:
     """What it says on standard error."""
 
     async def ask(self, token: str | None = None, **request: Any) -> list[Any]:
-        """Sends a request, by default of `agentix`, and gives the lines of the answer."""
+        """Send a request, by default of `agentix`, and return the lines of the answer."""
         whose = self.token if token is None else token
         return await ask(self.socket, json.dumps({"token": whose, **request}).encode())
 
     async def items(self, token: str | None = None, **request: Any) -> list[Any]:
-        """Sends a request, and gives the items of its answer."""
+        """Send a request, and return the items of its answer."""
         *items, end = await self.ask(token, **request)
         assert end == {"end": True}
         return [each["item"] for each in items]
 
     async def error(self, token: str | None = None, **request: Any) -> str:
-        """Sends a request that is refused, and gives why."""
+        """Send a request that is refused, and return why."""
         (answer,) = await self.ask(token, **request)
         return f"{answer['error']['type']}: {answer['error']['message']}"
 
     async def grant(self, principal: str, roots: list[str] | None = None) -> str:
-        """Has a token made."""
+        """Have a token made."""
         (token,) = await self.items(op="grant", principal=principal, roots=roots)
         return str(token)
 
@@ -89,7 +89,7 @@ async def pump() -> AsyncIterator[Pump]:
 
 
 async def ask(socket: Path, line: bytes) -> list[Any]:
-    """Sends a line, and gives the lines of the answer."""
+    """Send a line, and return the lines of the answer."""
     reader, writer = await asyncio.open_unix_connection(socket)
     try:
         writer.write(line + b"\n")
@@ -315,7 +315,7 @@ async def test_tokens_are_in_no_log_and_no_answer(pump: Pump) -> None:
 
 @asynccontextmanager
 async def connection(socket: Path, request: dict[str, Any]) -> AsyncIterator[asyncio.StreamReader]:
-    """Sends a request, and gives what its answer is read from."""
+    """Send a request, and return what its answer is read from."""
     reader, writer = await asyncio.open_unix_connection(socket)
     try:
         writer.write(json.dumps(request).encode() + b"\n")
@@ -327,7 +327,7 @@ async def connection(socket: Path, request: dict[str, Any]) -> AsyncIterator[asy
 
 
 async def events(pump: Pump, token: str) -> AsyncIterator[dict[str, Any]]:
-    """Gives what a principal sees of all that has happened so far."""
+    """Return what a principal sees of all that has happened so far."""
     (mark,) = await pump.items(token, op="post", message=ADD)
     async with connection(pump.socket, {"op": "listen", "token": token}) as stream:
         async for line in stream:
@@ -338,7 +338,7 @@ async def events(pump: Pump, token: str) -> AsyncIterator[dict[str, Any]]:
 
 
 async def refusal(home: Path) -> Any:
-    """Starts the program where it can not run the organism, and gives what it says."""
+    """Start the program where it cannot run the organism, and return what it says."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "agentix.agentserver.gateway.local"),

@@ -155,7 +155,7 @@ async def test_commands_are_carried_out(channel: Channel) -> None:
         (REGISTER.format(name="calculator.add", handler="fixture_handlers.do"), "is registered"),
         (REGISTER.format(name="core", handler="fixture_handlers.do"), "reserved"),
         (REGISTER.format(name="new", handler="os.system"), "none of the configured packages"),
-        (REGISTER.format(name="new", handler="fixture_handlers.missing"), "can not be imported"),
+        (REGISTER.format(name="new", handler="fixture_handlers.missing"), "cannot be imported"),
         ('<unregister-listener name="missing"/>', "there is no 'missing'"),
         ('<unregister-remote-gateway name="missing"/>', "there is no 'missing'"),
     ],
@@ -194,7 +194,7 @@ print(end.makefile("rb").read().decode())
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Gives a directory that other users may enter; pytest's are closed to them."""
+    """Return a directory that other users may enter; pytest's are closed to them."""
     with tempfile.TemporaryDirectory(prefix="agentix-oob-", dir="/tmp") as directory:
         os.chmod(directory, 0o755)
         yield Path(directory)
@@ -219,6 +219,6 @@ async def test_unix_socket_refuses_another_user_by_its_credentials(
 
 async def test_port_that_is_taken_is_told(channel: Channel) -> None:
     port = int(channel.address.rpartition(":")[2])
-    with pytest.raises(GatewayError, match="can not be listened at"):
+    with pytest.raises(GatewayError, match="cannot be listened at"):
         async with channel.oob.serve("127.0.0.1", port):
             pass

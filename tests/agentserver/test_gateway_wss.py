@@ -52,7 +52,7 @@ class Gateway:
         return client
 
     async def log_in(self, name: str, steps: int = 0) -> ClientConnection:
-        """Logs in, and takes the catalog."""
+        """Log in, and take the catalog."""
         client = await self.connect()
         await client.send(authenticate(name, steps))
         assert "<catalog" in str(await receive(client))
@@ -60,7 +60,7 @@ class Gateway:
 
 
 async def close(client: ClientConnection) -> None:
-    """Closes a connection that is not closed; Python 3.11.2 can not abort one twice."""
+    """Close a connection that is not closed; Python 3.11.2 cannot abort one twice."""
     if client.state is not State.CLOSED:
         await client.close()
 
@@ -108,7 +108,7 @@ async def receive(client: ClientConnection) -> str | bytes:
 
 
 async def closed(client: ClientConnection) -> tuple[int, str]:
-    """Waits for the end of a connection, and gives its code and reason."""
+    """Wait for the end of a connection, and return its code and reason."""
     async with asyncio.timeout(20):
         with suppress(ConnectionClosed):
             while True:
@@ -118,7 +118,7 @@ async def closed(client: ClientConnection) -> tuple[int, str]:
 
 
 async def security(organism: Organism) -> list[Event]:
-    """Gives the security events so far."""
+    """Return the security events so far."""
     seen = []
     last = organism.status()["last_seq"]
     async for event in organism.listen():

@@ -25,27 +25,27 @@ SMALL = 1024
 
 
 def ledger_of(journal: Journal) -> tuple[EventLog, Recovered]:
-    """Gives a ledger that has the threads of the time before."""
-    ledger = EventLog(journal, EventBus())
-    recovered = ledger.recover()
+    """Return a log that has the threads of the time before."""
+    log = EventLog(journal, EventBus())
+    recovered = log.recover()
     threads = ThreadRegistry()
-    threads.bring_back(recovered.threads)
-    ledger.threads = threads
-    return ledger, recovered
+    threads.restore(recovered.threads)
+    log.threads = threads
+    return log, recovered
 
 
 def recovered_from(directory: Path) -> Recovered:
-    """Gives what a journal says of the time before."""
+    """Return what a journal says of the time before."""
     with Journal(directory, segment_bytes=1) as journal:
         return ledger_of(journal)[1]
 
 
 def written(directory: Path) -> Iterator[tuple[Path, int, Recovered]]:
-    """Writes a small journal, and gives where it ends after each step, and what it says then."""
+    """Write a small journal, and return where it ends after each step, and what it says then."""
     with Journal(directory, segment_bytes=SMALL // 4) as journal:
-        ledger, _ = ledger_of(journal)
+        log, _ = ledger_of(journal)
         before = max(directory.iterdir())
-        for _ in steps(ledger):
+        for _ in steps(log):
             last = max(directory.iterdir())
             copy = directory.with_name("copy")
             shutil.copytree(directory, copy)
@@ -55,11 +55,11 @@ def written(directory: Path) -> Iterator[tuple[Path, int, Recovered]]:
             before = last
 
 
-def messages(ledger: EventLog, count: int) -> None:
-    """Writes messages that nobody has to handle, one a commit."""
+def messages(log: EventLog, count: int) -> None:
+    """Write messages that nobody has to handle, one a commit."""
     for number in range(count):
-        ledger.event("message", T, "ext", "", b"%03d" % number * 50)
-        ledger.commit()
+        log.event("message", T, "ext", "", b"%03d" % number * 50)
+        log.commit()
 
 
 def seqs(given: Iterator[Any]) -> list[tuple[str, int]]:
@@ -67,12 +67,12 @@ def seqs(given: Iterator[Any]) -> list[tuple[str, int]]:
 
 
 def numbers(directory: Path) -> list[int]:
-    """Gives the numbers of segments."""
+    """Return the numbers of segments."""
     return sorted(int(file.stem) for file in directory.iterdir())
 
 
 def open_files() -> dict[int, int]:
-    """Gives the bytes of each file that is open, by the number that the system has for it."""
+    """Return the bytes of each file that is open, by the number that the system has for it."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # the listing itself
@@ -129,10 +129,10 @@ def test_what_was_cut_off_as_it_began_is_written_again(tmp_path: Path) -> None:
     last = max(tmp_path.iterdir())
     last.write_bytes(last.read_bytes()[:5])
     with Journal(tmp_path, segment_bytes=SMALL) as journal:
-        ledger, before = ledger_of(journal)
+        log, before = ledger_of(journal)
         assert not last.exists()
-        messages(ledger, 20)
-        given = seqs(ledger.events())
+        messages(log, 20)
+        given = seqs(log.events())
     assert given == [("message", seq) for seq in range(1, before.seq + 21)]
 
 
@@ -148,28 +148,28 @@ def test_a_journal_of_which_nothing_is_whole_is_refused(tmp_path: Path) -> None:
 
 def test_a_large_snapshot_is_not_written_again_for_little(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL) as journal:
-        ledger, _ = ledger_of(journal)
-        assert isinstance(ledger.threads, ThreadRegistry)
+        log, _ = ledger_of(journal)
+        assert isinstance(log.threads, ThreadRegistry)
         for number in range(200):
-            ledger.opened(ledger.threads.open_root(f"{number:036}", "ext"))
-        messages(ledger, 1)
+            log.opened(log.threads.open_root(f"{number:036}", "ext"))
+        messages(log, 1)
         last = max(tmp_path.iterdir()).stat().st_size
-        messages(ledger, last // 2 // 250)
+        messages(log, last // 2 // 250)
         assert len(list(tmp_path.iterdir())) == 2
-        messages(ledger, last // 2 // 150)
+        messages(log, last // 2 // 150)
         assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_segment_that_can_not_begin_loses_nothing_that_was_taken(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL) as journal:
-        ledger, _ = ledger_of(journal)
-        messages(ledger, 1)
+        log, _ = ledger_of(journal)
+        messages(log, 1)
         for seq in range(2, 20):
             (tmp_path / f"{seq:020}.log").mkdir()
         with pytest.raises(JournalError, match="File exists"):
-            messages(ledger, 20)
-        taken = ledger.seq - 1
-        assert seqs(ledger.events()) == [("message", seq) for seq in range(1, taken + 1)]
+            messages(log, 20)
+        taken = log.seq - 1
+        assert seqs(log.events()) == [("message", seq) for seq in range(1, taken + 1)]
     for seq in range(2, 20):
         (tmp_path / f"{seq:020}.log").rmdir()
     assert recovered_from(tmp_path).seq == taken
@@ -177,16 +177,16 @@ def test_a_segment_that_can_not_begin_loses_nothing_that_was_taken(tmp_path: Pat
 
 def test_the_oldest_segments_go_and_a_gap_stands_for_them(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL, keep_bytes=3 * SMALL) as journal:
-        ledger, _ = ledger_of(journal)
-        messages(ledger, 100)
+        log, _ = ledger_of(journal)
+        messages(log, 100)
         kept = numbers(tmp_path)
         sizes = [file.stat().st_size for file in sorted(tmp_path.iterdir())]
         assert 2 * SMALL < sum(sizes[:-1]) <= 3 * SMALL
         after = [("message", seq) for seq in range(kept[0], 101)]
-        assert seqs(ledger.events()) == [("gap", kept[0] - 1), *after]
-        assert seqs(ledger.events(T, kept[0] - 1)) == after
-        assert seqs(ledger.events(T, kept[0] - 2)) == [("gap", kept[0] - 1), *after]
-        assert seqs(ledger.events(T, kept[2] - 1)) == after[kept[2] - kept[0] :]
+        assert seqs(log.events()) == [("gap", kept[0] - 1), *after]
+        assert seqs(log.events(T, kept[0] - 1)) == after
+        assert seqs(log.events(T, kept[0] - 2)) == [("gap", kept[0] - 1), *after]
+        assert seqs(log.events(T, kept[2] - 1)) == after[kept[2] - kept[0] :]
 
 
 def test_the_last_full_segment_is_kept_always(tmp_path: Path) -> None:
@@ -197,12 +197,12 @@ def test_the_last_full_segment_is_kept_always(tmp_path: Path) -> None:
 
 def test_a_gap_stands_for_what_goes_while_it_is_read(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL, keep_bytes=3 * SMALL) as journal:
-        ledger, _ = ledger_of(journal)
-        messages(ledger, 12)
+        log, _ = ledger_of(journal)
+        messages(log, 12)
         _, second, _ = numbers(tmp_path)
-        reading = ledger.events()
+        reading = log.events()
         given = [next(reading)]
-        messages(ledger, 100)
+        messages(log, 100)
         given += reading
     read = [("message", seq) for seq in range(1, second)]
     assert seqs(iter(given)) == [*read, ("gap", 12)]
@@ -210,14 +210,14 @@ def test_a_gap_stands_for_what_goes_while_it_is_read(tmp_path: Path) -> None:
 
 async def test_listeners_and_histories_are_told_of_the_gap(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL, keep_bytes=0) as journal:
-        ledger, _ = ledger_of(journal)
-        messages(ledger, 100)
+        log, _ = ledger_of(journal)
+        messages(log, 100)
         first = numbers(tmp_path)[0]
         wanted = Wanted(thread=T, principal="ext")
         expected = [("gap", first - 1), *(("message", seq) for seq in range(first, 101))]
-        async with aclosing(history(ledger, wanted)) as past:
+        async with aclosing(history(log, wanted)) as past:
             assert [(event.kind, event.seq) async for event in past] == expected
-        listening = listen(ledger, EventBus(), 10, wanted, 0)
+        listening = listen(log, EventBus(), 10, wanted, 0)
         async with aclosing(listening), asyncio.timeout(10):
             given = [await anext(listening) for _ in expected]
         assert seqs(iter(given)) == expected
@@ -226,13 +226,13 @@ async def test_listeners_and_histories_are_told_of_the_gap(tmp_path: Path) -> No
 def test_files_without_names_are_bounded() -> None:
     before = open_files()
     with Journal(None, segment_bytes=1 << 19, keep_bytes=0) as journal:
-        ledger, _ = ledger_of(journal)
+        log, _ = ledger_of(journal)
         for _ in range(100):
-            ledger.event("message", T, "ext", "", b"x" * (1 << 16))
-            ledger.commit()
+            log.event("message", T, "ext", "", b"x" * (1 << 16))
+            log.commit()
         taken = open_files().items() - before.items()
         assert sum(size for _, size in taken) < 1 << 21
-        given = seqs(ledger.events())
+        given = seqs(log.events())
         assert given[0][0] == "gap"
         assert given[1:] == [("message", seq) for seq in range(given[0][1] + 1, 101)]
     assert open_files() == before
@@ -240,11 +240,11 @@ def test_files_without_names_are_bounded() -> None:
 
 async def test_with_a_disk_the_oldest_go_once_it_has_the_last(tmp_path: Path) -> None:
     with Journal(tmp_path, disk=True, segment_bytes=SMALL, keep_bytes=0) as journal:
-        ledger, _ = ledger_of(journal)
-        messages(ledger, 50)
+        log, _ = ledger_of(journal)
+        messages(log, 50)
         segments = numbers(tmp_path)
         assert segments[0] == 1
-        await asyncio.gather(*(ledger.synced() for _ in range(10)))
+        await asyncio.gather(*(log.synced() for _ in range(10)))
         assert numbers(tmp_path) == segments[-2:]
 
 
@@ -255,46 +255,46 @@ async def test_nothing_is_taken_that_the_disk_does_not_take(
         raise OSError(5, "Input/output error")
 
     with Journal(tmp_path, disk=True) as journal:
-        ledger, _ = ledger_of(journal)
-        messages(ledger, 1)
+        log, _ = ledger_of(journal)
+        messages(log, 1)
         monkeypatch.setattr("os.fdatasync", fail)
         with pytest.raises(JournalError, match="Input/output error"):
-            await ledger.synced()
+            await log.synced()
         monkeypatch.undo()
         with pytest.raises(JournalError, match="Input/output error"):
-            messages(ledger, 1)
+            messages(log, 1)
 
 
 def test_tokens_of_a_thread_that_was_pruned_are_forgotten(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        ledger, _ = ledger_of(journal)
+        log, _ = ledger_of(journal)
         thread = ThreadRegistry().open_root(T, "ext")
-        ledger.opened(thread)
-        ledger.pruned([thread])
-        ledger.booked(thread, 7)
-        ledger.commit()
+        log.opened(thread)
+        log.pruned([thread])
+        log.tokens_recorded(thread, 7)
+        log.commit()
     assert recovered_from(tmp_path) == Recovered(seq=3)
 
 
 def test_what_is_no_text_is_written_as_it_is(tmp_path: Path) -> None:
     with Journal(tmp_path, segment_bytes=SMALL) as journal:
-        ledger, _ = ledger_of(journal)
-        assert isinstance(ledger.threads, ThreadRegistry)
-        ledger.opened(ledger.threads.open_root(T, "\udc80"))
-        messages(ledger, 20)
-        assert next(ledger.events()).sender == "\udc80"
+        log, _ = ledger_of(journal)
+        assert isinstance(log.threads, ThreadRegistry)
+        log.opened(log.threads.open_root(T, "\udc80"))
+        messages(log, 20)
+        assert next(log.events()).sender == "\udc80"
     assert recovered_from(tmp_path).threads == {T: ("", "\udc80")}
 
 
 def test_what_is_discarded_is_not_written(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        ledger, _ = ledger_of(journal)
-        ledger.event("message", T, "ext", "", b"<a/>")
-        assert ledger.waiting
-        ledger.discard()
-        assert not ledger.waiting
-        messages(ledger, 1)
-        assert seqs(ledger.events()) == [("message", 2)]
+        log, _ = ledger_of(journal)
+        log.event("message", T, "ext", "", b"<a/>")
+        assert log.waiting
+        log.discard()
+        assert not log.waiting
+        messages(log, 1)
+        assert seqs(log.events()) == [("message", 2)]
 
 
 async def test_an_organism_goes_on_from_its_last_segment(start: Start, tmp_path: Path) -> None:

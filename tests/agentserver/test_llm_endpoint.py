@@ -123,7 +123,7 @@ async def test_cancelled_question_ends_at_once(server: LLMServer) -> None:
 async def test_server_that_is_not_there_is_told() -> None:
     async with serving_llm() as server:
         pass
-    with pytest.raises(LLMUnavailableError, match="can not be reached"):
+    with pytest.raises(LLMUnavailableError, match="cannot be reached"):
         await ask(server, attempts=1)
 
 

@@ -72,7 +72,7 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[RuntimeClient]
 
 
 async def take(client: RuntimeClient, count: int, after_seq: int = 0) -> list[agentserver.Event]:
-    """Takes so many events of the thread, and goes."""
+    """Take so many events of the thread, and goes."""
     events: list[agentserver.Event] = []
     stream = client.remote(agentserver.listen, thread=T, after_seq=after_seq)
     async with asyncio.timeout(60), aclosing(stream):

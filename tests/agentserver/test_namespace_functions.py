@@ -140,7 +140,7 @@ async def organism(start: Start, runtime: str, tmp_path: Path) -> Organism:
 
 
 async def call(organism: Organism, payload: str) -> str:
-    """Lets the caller emit a payload, and gives the payload of what comes back."""
+    """Let the caller emit a payload, and return the payload of what comes back."""
     doing = f'<caller.dopayload xmlns=""><returns>{escaped(payload)}</returns></caller.dopayload>'
     replies = await organism.call(envelope(doing), "ext", timeout=20)
     return "".join(

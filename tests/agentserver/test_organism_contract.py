@@ -11,7 +11,7 @@ from tests.agentserver.messages import add, egress, envelope
 
 
 def contract() -> list[dict[str, Any]]:
-    """Gives the fixture's listeners, the researcher with the contract's handler."""
+    """Return the fixture's listeners, the researcher with the contract's handler."""
     listeners = document()["listeners"]
     listeners[2]["handler"] = "contract_handlers.research_handler"
     return [*listeners]

@@ -33,7 +33,7 @@ RESULT = egress("calculator.add", '<result xmlns="">42</result>')
 
 
 def numbers_in(event: Event) -> list[int]:
-    """Gives the number that an answer is about."""
+    """Return the number that an answer is about."""
     text = event.xml
     if event.kind == "huh":
         attempt = re.search(rb"<original-attempt>(.*)</original-attempt>", text)
@@ -43,7 +43,7 @@ def numbers_in(event: Event) -> list[int]:
 
 
 def organism_to_kill(directory: Path, journal: Mapping[str, int]) -> None:
-    """Writes an organism.yaml that few handlers at a time work for."""
+    """Write an organism.yaml that few handlers at a time work for."""
     given = document(import_paths=[str(FIXTURE)], isolation="inprocess", journal=dict(journal))
     given["limits"] = {"concurrent_handlers": 3}
     given["listeners"] = [
@@ -54,7 +54,7 @@ def organism_to_kill(directory: Path, journal: Mapping[str, int]) -> None:
 
 
 def killed_pump(directory: Path, first: int, environment: Mapping[str, str]) -> dict[int, str]:
-    """Kills a pump after 40 acknowledgements, and gives the thread of each number it wrote."""
+    """Kill a pump after 40 acknowledgements, and return the thread of each number it wrote."""
     command = [sys.executable, str(FIXTURE / "pump_to_kill.py"), str(directory), str(first)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as pump:
         assert pump.stdout is not None
@@ -80,7 +80,7 @@ async def test_what_was_acknowledged_is_answered_once_though_the_pump_was_killed
 
     async with Organism.from_yaml(tmp_path / "organism.yaml") as organism:
         async with asyncio.timeout(60):
-            await organism.settled()
+            await organism.wait_idle()
         answered = [event for event in await events(organism, "message", "huh")
                     if event.to == "ext"]  # fmt: skip
     about = Counter(number for event in answered for number in numbers_in(event))
@@ -294,7 +294,7 @@ async def test_a_listener_that_is_gone_after_a_restart_is_reported(tmp_path: Pat
         await organism.post(envelope(add(7, 35)), "ext")
         await organism.post(tell("tool", "<b/>"), "ext")
     async with organism_of(tmp_path, isolation="inprocess") as organism:
-        await organism.settled()
+        await organism.wait_idle()
         answers = [event for event in await events(organism, "message", "huh") if event.to == "ext"]
     assert [event.kind for event in answers] == ["huh", "huh", "message"]
     assert answers[2].xml == RESULT

@@ -14,13 +14,13 @@ ADMIN = Principal("ext", admin=True)
 
 
 def query(name: str, capability: str = "calculator.add") -> bytes:
-    """Gives a query as a message of `ext`."""
+    """Return a query as a message of `ext`."""
     inner = f"<capability>{capability}</capability>" if capability else ""
     return envelope(f'<{name} xmlns="{META}">{inner}</{name}>')
 
 
 async def asked(organism: Organism, principal: Principal, message: bytes) -> dict[str, list[str]]:
-    """Gives the elements of the answer from core, by their names."""
+    """Return the elements of the answer from core, by their names."""
     (reply,) = await organism.call(message, principal)
     assert b"<from>core</from><to>ext</to>" in reply
     _, answer = etree.fromstring(reply)

@@ -38,7 +38,7 @@ SOURCE = ast.parse(inspect.getsource(spec))
 
 
 def docs_of(model: type[BaseModel]) -> dict[str, str]:
-    """Gives what the docstrings below a model's fields say."""
+    """Return what the docstrings below a model's fields say."""
     (body,) = [node.body for node in SOURCE.body
                if isinstance(node, ast.ClassDef) and node.name == model.__name__]  # fmt: skip
     found = {}
@@ -51,7 +51,7 @@ def docs_of(model: type[BaseModel]) -> dict[str, str]:
 
 
 def kind_of(annotation: Any) -> str:
-    """Gives what a value of a key is, in words."""
+    """Return what a value of a key is, in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in arguments)
@@ -67,7 +67,7 @@ def kind_of(annotation: Any) -> str:
 
 
 def default_of(field: FieldInfo) -> str:
-    """Gives what stands for an absent key."""
+    """Return what stands for an absent key."""
     if field.is_required():
         return "needed"
     value = field.default
@@ -79,7 +79,7 @@ def default_of(field: FieldInfo) -> str:
 
 
 def table(model: type[BaseModel]) -> str:
-    """Gives the table of a section."""
+    """Return the table of a section."""
     docs = docs_of(model)
     lines = ["| key | value | absent | meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
@@ -89,7 +89,7 @@ def table(model: type[BaseModel]) -> str:
 
 
 def section(heading: str) -> str:
-    """Gives the text below a heading of the page."""
+    """Return the text below a heading of the page."""
     title = heading if heading == "The whole file" else f"`{heading}`"
     _, _, after = PAGE.read_text(encoding="utf-8").partition(f"\n## {title}\n")
     assert after, f"there is no heading {title}"
@@ -118,7 +118,7 @@ def test_every_example_of_the_page_is_read() -> None:
 
 
 def main() -> None:
-    """Prints the tables, for the page."""
+    """Print the tables, for the page."""
     for heading, model in SECTIONS.items():
         print(f"## `{heading}`\n\n{table(model)}\n")
 

@@ -172,7 +172,7 @@ def test_a_key_of_a_mapping_is_given_once(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"no\.yaml: can not be read"):
+    with pytest.raises(SpecError, match=r"no\.yaml: cannot be read"):
         Organism.from_yaml(tmp_path / "no.yaml")
 
 

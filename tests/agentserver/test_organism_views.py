@@ -95,9 +95,9 @@ REQUESTS: list[Request] = []
 
 
 async def trusted(request: Request) -> bytes:
-    """Keeps what it was asked, and books tokens for it."""
+    """Keep what it was asked, and book tokens for it."""
     REQUESTS.append(request)
-    request.book(7)
+    request.record_tokens(7)
     return b"<answer/>" if b"fail" not in request.xml else b"".join([None])  # type: ignore[list-item]
 
 
@@ -125,7 +125,7 @@ async def test_what_runs_in_the_pump_is_told_who_calls(start: Start) -> None:
     assert await organism.call(tell("boss", failing), "ext") == [
         egress("core", huh(FAILED, failing.encode()))
     ]
-    organism.remove_trusted("remote")
+    organism.remove_in_process("remote")
     assert await organism.call(tell("boss", payload), "ext") == [
         egress("core", huh(INVALID, payload.encode()))
     ]
@@ -134,12 +134,12 @@ async def test_what_runs_in_the_pump_is_told_who_calls(start: Start) -> None:
 async def test_what_runs_in_the_pump_has_a_name_of_its_own(start: Start) -> None:
     organism = await start()
     with pytest.raises(RegistrationError, match=r"'calculator\.add' is registered already"):
-        organism.add_trusted(InProcessListener("calculator.add", "Twice.", trusted))
+        organism.add_in_process(InProcessListener("calculator.add", "Twice.", trusted))
 
 
 async def test_a_sender_from_outside_calls_what_runs_in_the_pump(start: Start) -> None:
     organism = await start()
-    organism.add_trusted(InProcessListener("remote", "Far.", trusted))
+    organism.add_in_process(InProcessListener("remote", "Far.", trusted))
     REQUESTS.clear()
     (reply,) = await organism.call(envelope('<remote.x xmlns=""/>'), "ext")
     assert reply == egress("remote", '<answer xmlns=""></answer>')
@@ -151,7 +151,7 @@ async def test_tokens_stay_used_after_a_restart(tmp_path: Path) -> None:
     async with organism_of(tmp_path, [tool], isolation="inprocess") as organism:
         await organism.call(tell("tool", "<a/>"), "ext")
         (own,) = [thread.id for thread in organism.threads() if thread.path == ("ext", "tool")]
-        organism.book(own, 10)
+        organism.record_tokens(own, 10)
     async with organism_of(tmp_path, [tool], isolation="inprocess") as organism:
         assert organism.tokens_left(own) == 0
         (reply,) = await organism.call(tell("tool", "<a/>"), "ext")

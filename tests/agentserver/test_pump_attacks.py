@@ -60,7 +60,7 @@ def server() -> Iterator[socket.socket]:
 async def hostile(start: Start) -> Organism:
     """An organism with a listener that returns what its payload holds, whatever that is."""
     organism = await start(listener("tool"))
-    organism.add_trusted(InProcessListener("hostile", "Attacks.", returned))
+    organism.add_in_process(InProcessListener("hostile", "Attacks.", returned))
     return organism
 
 
@@ -72,13 +72,13 @@ async def returned(request: Request) -> bytes:
 
 
 def attack(name: str, secret: Path, server: socket.socket) -> str:
-    """Gives an attack, aimed at a file and at a server."""
+    """Return an attack, aimed at a file and at a server."""
     url = f"http://127.0.0.1:{server.getsockname()[1]}/x"
     return ATTACKS[name].replace("FILE", secret.as_uri()).replace("HTTP", url)
 
 
 async def check_attack(organism: Organism, message: bytes, server: socket.socket) -> bytes:
-    """Asserts one answer of canned words, that nothing was fetched, and that #1 works after it."""
+    """Assert one answer of canned words, that nothing was fetched, and that #1 works after it."""
     (reply,) = await organism.call(message, "ext")
     assert f"<error>{MALFORMED}</error>".encode() in reply
     assert b"the secret" not in reply

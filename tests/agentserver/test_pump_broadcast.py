@@ -12,7 +12,7 @@ from tests.agentserver.test_pump_emissions import tell
 
 
 def member(name: str, **changes: Any) -> dict[str, Any]:
-    """Gives a member of the group `search`."""
+    """Return a member of the group `search`."""
     return listener(
         f"search.{name}",
         payload_class="fixture_handlers.SearchPayload",
@@ -23,7 +23,7 @@ def member(name: str, **changes: Any) -> dict[str, Any]:
 
 
 async def searching(start: Start) -> Organism:
-    """Gives an organism with a group of a slow and a fast member, and one that may call it."""
+    """Return an organism with a group of a slow and a fast member, and one that may call it."""
     return await start(member("google"), member("bing"), listener("boss", peers=["search"]))
 
 

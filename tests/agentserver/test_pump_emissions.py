@@ -26,7 +26,7 @@ ADD = "<calculator.add.addpayload><a>7</a><b>35</b></calculator.add.addpayload>"
 
 
 def ask(topic: str, thread: str = T) -> bytes:
-    """Gives a message that makes the researcher emit a text."""
+    """Return a message that makes the researcher emit a text."""
     topic = escaped(topic)
     return envelope(
         f'<researcher.researchpayload xmlns=""><topic>{topic}</topic></researcher.researchpayload>',
@@ -35,7 +35,7 @@ def ask(topic: str, thread: str = T) -> bytes:
 
 
 def tell(name: str, returns: str, thread: str = T) -> bytes:
-    """Gives a message that makes a listener of `DoPayload` return a text."""
+    """Return a message that makes a listener of `DoPayload` return a text."""
     returns = escaped(returns)
     return envelope(
         f'<{name}.dopayload xmlns=""><returns>{returns}</returns></{name}.dopayload>',
@@ -44,7 +44,7 @@ def tell(name: str, returns: str, thread: str = T) -> bytes:
 
 
 async def heard(organism: Organism, emitted: str) -> bytes:
-    """Gives what the researcher heard after it emitted a text."""
+    """Return what the researcher heard after it emitted a text."""
     (reply,) = await organism.call(ask(emitted), "ext")
     start = reply.index(b">", reply.index(b"<heard ")) + 1
     return reply[start : reply.index(b"</heard>")]

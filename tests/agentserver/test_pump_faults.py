@@ -19,7 +19,7 @@ LOOPING = 4.0
 
 
 def faulty(**changes: Any) -> dict[str, Any]:
-    """Gives a listener that fails as it is told."""
+    """Return a listener that fails as it is told."""
     return listener(
         "faulty",
         payload_class="fixture_handlers.FaultPayload",
@@ -29,17 +29,17 @@ def faulty(**changes: Any) -> dict[str, Any]:
 
 
 def fail(kind: str) -> str:
-    """Gives a payload that makes it fail."""
+    """Return a payload that makes it fail."""
     return f'<faulty.faultpayload xmlns=""><kind>{kind}</kind></faulty.faultpayload>'
 
 
 def answer(error: str, kind: str) -> bytes:
-    """Gives what its caller is told."""
+    """Return what its caller is told."""
     return egress("core", huh(error, fail(kind).replace(' xmlns=""', "").encode()))
 
 
 async def works(organism: Organism) -> None:
-    """Asserts that its thread is alive, and that others are."""
+    """Assert that its thread is alive, and that others are."""
     assert await organism.call(envelope(fail("well")), "ext") == [
         egress("faulty", '<result xmlns="">well</result>')
     ]
@@ -69,7 +69,7 @@ async def test_a13_what_a_handler_raises_stays_off_the_bus(start: Start, isolati
 
 
 async def in_time(organism: Organism, kind: str, seconds: float) -> list[bytes]:
-    """Gives the answer to a fault, which is there a second after the deadline at the latest."""
+    """Return the answer to a fault, which is there a second after the deadline at the latest."""
     async with asyncio.timeout(seconds + 1):
         return await organism.call(envelope(fail(kind)), "ext")
 

@@ -11,7 +11,7 @@ from tests.agentserver.messages import T, egress, envelope, escaped
 
 
 def do(name: str, returns: str, seconds: float = 0.0, thread: str = T) -> bytes:
-    """Gives a message that makes a listener take a while."""
+    """Return a message that makes a listener take a while."""
     fields = f"<returns>{escaped(returns)}</returns><seconds>{seconds}</seconds>"
     return envelope(f'<{name}.dopayload xmlns="">{fields}</{name}.dopayload>', thread=thread)
 

@@ -20,12 +20,12 @@ from tests.agentserver.test_pump_turns import tell
 
 
 def full(descriptor: int, data: bytes) -> int:
-    """Stands for `os.write` on a disk without room."""
+    """Stand for `os.write` on a disk without room."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 async def broken(start: Start, monkeypatch: pytest.MonkeyPatch, *names: str) -> Organism:
-    """Gives an organism with a journal in a directory, whose disk is full once all are started."""
+    """Return an organism with a journal in a directory, whose disk is full once all are started."""
     organism = await start(*map(listener, names), journal={"path": "journal", "sync": "process"})
     monkeypatch.setattr(os, "write", full)
     return organism
@@ -53,7 +53,7 @@ async def test_a_broken_journal_lets_the_loop_rest(
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(turns) <= 3
-    assert not organism.pump._turns._ledger.waiting
+    assert not organism.pump._turns._log.waiting
 
 
 async def test_all_that_wait_are_told_when_the_journal_breaks(
@@ -69,7 +69,7 @@ async def test_all_that_wait_are_told_when_the_journal_breaks(
     monkeypatch.setattr(os, "write", full)
     async with asyncio.timeout(5):
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        await organism.settled()
+        await organism.wait_idle()
     assert [type(outcome) for outcome in outcomes] == [JournalError] * 4
 
 
@@ -90,14 +90,14 @@ async def test_a_disk_that_fails_is_trusted_no_more(
     with pytest.raises(JournalError):
         await organism.post(envelope(add(7, 35)), "ext")
     async with asyncio.timeout(5):
-        await organism.settled()
+        await organism.wait_idle()
 
 
 async def test_many_wait_until_nothing_is_under_way(start: Start) -> None:
     organism = await start(listener("sleeper"))
     await organism.post(tell("sleeper", "<late/>", 0.05), "ext")
-    given_up = asyncio.ensure_future(organism.settled())
-    waiting = [asyncio.ensure_future(organism.settled()) for _ in range(3)]
+    given_up = asyncio.ensure_future(organism.wait_idle())
+    waiting = [asyncio.ensure_future(organism.wait_idle()) for _ in range(3)]
     await asyncio.sleep(0)
     given_up.cancel()
     async with asyncio.timeout(5):
@@ -107,7 +107,7 @@ async def test_many_wait_until_nothing_is_under_way(start: Start) -> None:
 async def test_nobody_waits_for_an_organism_that_has_ended(tmp_path: Path) -> None:
     async with organism_of(tmp_path, [listener("sleeper")], isolation="inprocess") as organism:
         await organism.post(tell("sleeper", "<late/>", 60), "ext")
-        waiting = asyncio.ensure_future(organism.settled())
+        waiting = asyncio.ensure_future(organism.wait_idle())
         await asyncio.sleep(0)
     async with asyncio.timeout(5):
         await waiting
@@ -143,7 +143,7 @@ async def test_nothing_begins_while_the_organism_ends(tmp_path: Path) -> None:
         return b"<late/>"
 
     async with organism_of(tmp_path, isolation="inprocess") as organism:
-        organism.add_trusted(InProcessListener("waiter", "Waits.", wait))
+        organism.add_in_process(InProcessListener("waiter", "Waits.", wait))
         message = envelope('<waiter.x xmlns=""/>', thread=None)
         await organism.post(message, "ext")
         await asyncio.sleep(0)
@@ -160,7 +160,7 @@ async def test_a_trusted_listener_that_is_cancelled_has_failed(start: Start) -> 
     async def give_up(request: Request) -> bytes:
         raise asyncio.CancelledError
 
-    organism.add_trusted(InProcessListener("quitter", "Gives up.", give_up))
+    organism.add_in_process(InProcessListener("quitter", "Gives up.", give_up))
     for _ in range(2):
         replies = await organism.call(envelope('<quitter.x xmlns=""/>'), "ext", timeout=5)
         assert [FAILED.encode() in reply for reply in replies] == [True]

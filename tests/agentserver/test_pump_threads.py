@@ -18,30 +18,30 @@ V1 = str(uuid.uuid1())
 
 
 def thread_of(message: bytes) -> str:
-    """Gives the thread of a message."""
+    """Return the thread of a message."""
     found = re.search(rb"<thread>(.*?)</thread>", message)
     assert found is not None
     return found[1].decode()
 
 
 def paths(organism: Organism) -> dict[tuple[str, ...], str]:
-    """Gives the threads that are alive, by their paths."""
+    """Return the threads that are alive, by their paths."""
     return {thread.path: thread.id for thread in organism.threads()}
 
 
 def count_to(number: int, thread: str = T) -> bytes:
-    """Gives a message for a listener that calls itself until it has been called so often."""
+    """Return a message for a listener that calls itself until it has been called so often."""
     payload = f'<counter.countpayload xmlns=""><until>{number}</until></counter.countpayload>'
     return envelope(payload, thread=thread)
 
 
 def resident() -> int:
-    """Gives the bytes of this process that are in memory now; its peak may be of another test."""
+    """Return the bytes of this process that are in memory now; its peak may be of another test."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 async def counter(start: Start, **changes: object) -> Organism:
-    """Gives an organism with an agent that calls itself."""
+    """Return an organism with an agent that calls itself."""
     return await start(
         listener(
             "counter",
@@ -85,8 +85,8 @@ async def test_a25_used_up_tokens_are_told_to_the_caller(start: Start) -> None:
     assert reply == egress("tool", '<a xmlns=""></a>')
     own = paths(organism)["ext", "tool"]
     assert organism.tokens_left(own) == 100
-    organism.book(own, 60)
-    organism.book(own, 40)
+    organism.record_tokens(own, 60)
+    organism.record_tokens(own, 40)
     assert organism.tokens_left(own) == 0
     (reply,) = await organism.call(tell("tool", "<a/>"), "ext")
     assert f"<error>{LIMIT}</error>".encode() in reply
@@ -247,7 +247,7 @@ async def test_what_returns_after_its_thread_ended_goes_nowhere(start: Start) ->
     await asyncio.sleep(0)
     assert organism.status()["handlers_running"] == 1
     assert organism.close_thread(T, "ext")
-    await organism.settled()
+    await organism.wait_idle()
     assert organism.status()["handlers_running"] == 0
     seen = await events(organism, "message", "huh")
     assert [event.sender for event in seen] == ["core", "ext"]

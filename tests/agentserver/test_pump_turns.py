@@ -23,7 +23,7 @@ COUNT = "fixture_handlers.CountPayload"
 
 
 def tell(name: str, returns: str, seconds: float = 0, thread: str | None = T) -> bytes:
-    """Gives a message that tells a listener what to return, and when."""
+    """Return a message that tells a listener what to return, and when."""
     escaped = returns.replace("<", "&lt;")
     told = f"<returns>{escaped}</returns><seconds>{seconds}</seconds>"
     return envelope(f'<{name}.dopayload xmlns="">{told}</{name}.dopayload>', thread=thread)
@@ -56,7 +56,7 @@ async def test_a_message_that_comes_alone_is_written_when_it_is_posted(
     start: Start, frames: list[Frame]
 ) -> None:
     organism = await start()
-    await organism.settled()
+    await organism.wait_idle()
     await asyncio.sleep(0)
     frames.clear()
     posting = asyncio.ensure_future(organism.post(envelope(add(7, 35)), "ext"))

@@ -21,7 +21,7 @@ async def workers() -> AsyncIterator[WorkerPool]:
 
 @pytest.fixture(scope="module", params=list(Isolation))
 async def handlers(request: pytest.FixtureRequest) -> AsyncIterator[Handlers]:
-    """Gives what runs handlers, in each isolation."""
+    """Return what runs handlers, in each isolation."""
     isolation: Isolation = request.param
     kind: Any = InProcessHandlers if isolation is Isolation.INPROCESS else WorkerPool
     with pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,7 @@ async def test_a06_an_import_error_names_the_path(
     listener = HandlerSource("some.listener", path, ("plain_handlers.Text",))
     with pytest.raises(RegistrationError) as raised:
         await handlers.describe(listener)
-    assert str(raised.value).startswith(f"some.listener: {path!r} can not be imported: {reason}")
+    assert str(raised.value).startswith(f"some.listener: {path!r} cannot be imported: {reason}")
 
 
 async def test_a_payload_class_has_to_be_a_class(handlers: Handlers) -> None:

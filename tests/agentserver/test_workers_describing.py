@@ -26,13 +26,13 @@ def listener(name: str, payload_class: str = f"{MODULE}.Told") -> HandlerSource:
 
 
 def token(described: DescribedListener) -> str:
-    """Gives the import that a description is of."""
+    """Return the import that a description is of."""
     values: list[str] = described.records[0]["fields"][0]["type"]["values"]
     return values[0]
 
 
 async def outcomes(workers: WorkerPool, *sources: HandlerSource) -> list[str]:
-    """Describes listeners at once, and gives how each was described or why not."""
+    """Describe listeners at once, and return how each was described or why not."""
     found = await asyncio.gather(*map(workers.describe, sources), return_exceptions=True)
     return [token(each) if isinstance(each, DescribedListener) else str(each) for each in found]
 

@@ -28,7 +28,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up
 
 
 async def may_unshare(*kinds: str, user: int | None = None) -> bool:
-    """Tells whether this machine, which may be a container, lets a user make namespaces."""
+    """Return whether this machine, which may be a container, lets a user make namespaces."""
     user = user if os.geteuid() == 0 else None
     command = ["unshare", *kinds, "--fork", "true"]
     process = await asyncio.create_subprocess_exec(
@@ -42,7 +42,7 @@ async def may_unshare(*kinds: str, user: int | None = None) -> bool:
 
 
 async def run_confined(**plan: object) -> Found:
-    """Runs the suite in a pump that has fewer rights than this process."""
+    """Run the suite in a pump that has fewer rights than this process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.agentserver.escape", json.dumps(plan)),
@@ -62,7 +62,7 @@ async def run_confined(**plan: object) -> Found:
 
 
 def check(found: Found) -> None:
-    """Checks that nothing was got, whatever holds the workers."""
+    """Check that nothing was got, whatever holds the workers."""
     answers = dict(found.answers)
     assert eval(answers.pop("descriptors"))[:4] == ["0:device", "1:pipe", "2:pipe", "3:socket"]
     assert answers.pop("environment") == "[]"
@@ -110,7 +110,7 @@ MEASURES = [
     "no capabilities",
     "no new privileges",
     "not dumpable",
-    "ends with the zygote",
+    "ends with the fork server",
     "Landlock",
     "system call filter",
 ]
@@ -177,7 +177,7 @@ async def test_a57_what_one_thread_stores_another_does_not_find(workers: WorkerP
 
 
 async def test_a56_no_memory_of_another_thread_or_name_is_left_in_a_worker() -> None:
-    """Looks at raw memory, freed parts included, because a fork copies those too."""
+    """Look at raw memory, freed parts included, because a fork copies those too."""
     secret, name, own = (secrets.token_hex(16) for _ in range(3))
     async with WorkerPool(settings(spares=0)) as workers:
         other = EVIL.__class__(name, EVIL.handler, EVIL.payload_classes, agent=True)

@@ -1,4 +1,4 @@
-"""Faults: handlers that hang, die or take too much, and deaths of the zygote and the pump."""
+"""Faults: handlers that hang, die or take too much, and deaths of the fork server and the pump."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ async def workers() -> AsyncIterator[WorkerPool]:
 
 
 def live(workers: WorkerPool) -> list[int]:
-    """Gives the processes of workers: those below the zygote, which is below its guard."""
+    """Return the processes of workers: those below the fork server, which is below its guard."""
     return descendants(workers.guard)[1:]
 
 
@@ -201,7 +201,7 @@ async def test_spare_workers_are_kept_ahead_of_need() -> None:
         await until(lambda: len(live(workers)) == 4)
         spare = live(workers)[-1]
         os.kill(spare, signal.SIGKILL)
-        await until(lambda: len(workers._fleet._spares) == 2)  # the pump has heard of it
+        await until(lambda: len(workers._supply._spares) == 2)  # the pump has heard of it
         answers = await asyncio.gather(*(sum_of(workers, n, 1, f"t{n}") for n in range(6)))
         assert answers == [f"<result>{number + 1}</result>".encode() for number in range(6)]
 
@@ -214,12 +214,12 @@ async def test_a_dead_zygote_fails_its_calls_and_is_replaced(
         await sum_of(workers, 1, 1)
         old = [workers.guard, *descendants(workers.guard)]
         os.kill(old[1], signal.SIGKILL)
-        assert await call == (FailureKind.DIED, "the zygote is gone")
+        assert await call == (FailureKind.DIED, "the fork server is gone")
         await until(lambda: not any(is_alive(pid) for pid in old))
         answers = await asyncio.gather(*(sum_of(workers, n, 1, f"t{n}") for n in range(5)))
         assert answers == [f"<result>{number + 1}</result>".encode() for number in range(5)]
         assert workers.guard not in old
-    assert "the zygote is gone, and with it" in caplog.text
+    assert "the fork server is gone, and with it" in caplog.text
 
 
 async def test_a_dead_guard_takes_the_zygote_and_all_workers_with_it() -> None:
@@ -267,7 +267,7 @@ async def test_a_killed_pump_leaves_no_process_and_no_file(tmp_path: Path) -> No
 
 async def test_a_zygote_that_does_not_start_is_an_error() -> None:
     workers = WorkerPool(settings(preload=("no_such_module",)))
-    with pytest.raises(WorkersError, match="the zygote ended before it was ready"):
+    with pytest.raises(WorkersError, match="the fork server ended before it was ready"):
         await workers.start()
     await workers.aclose()
 

@@ -42,8 +42,8 @@ async def test_a_worker_without_a_zygote_is_none(monkeypatch: pytest.MonkeyPatch
     async with WorkerPool(settings(spares=0)) as workers:
         monkeypatch.setattr(ForkServerClient, "fork", lost)
         kind, detail = await failure(sum_of(workers, 1, 2))
-        assert (kind, detail) == (FailureKind.DIED, "the zygote is gone")
-        assert not workers._lanes
+        assert (kind, detail) == (FailureKind.DIED, "the fork server is gone")
+        assert not workers._holders
         monkeypatch.setattr(ForkServerClient, "fork", fork)
         assert await sum_of(workers, 1, 2) == b"<result>3</result>"
 
@@ -62,7 +62,7 @@ async def test_room_that_could_not_be_used_is_the_next_one_s(
 
     async with WorkerPool(settings(workers=1, spares=0)) as workers:
         call = asyncio.ensure_future(failure(tell(workers, MISBEHAVE, "sleep", deadline=0.3)))
-        await until(lambda: any(lane.worker for lane in workers._lanes.values()))
+        await until(lambda: any(holder.worker for holder in workers._holders.values()))
         monkeypatch.setattr(ForkServerClient, "fork", refused)
         describing = [asyncio.ensure_future(workers.describe(ADD)) for _ in range(2)]
         async with asyncio.timeout(10):
@@ -80,4 +80,4 @@ async def test_a_thread_that_is_forgotten_before_it_has_a_worker_keeps_none() ->
         await workers.forget("misbehave", "B")
         await first
         await second
-        await until(lambda: not workers._lanes)
+        await until(lambda: not workers._holders)

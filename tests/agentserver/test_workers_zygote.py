@@ -1,4 +1,4 @@
-"""The zygote and frames, each alone: what they do with what they are not meant to get."""
+"""The fork server and frames, each alone: what they do with what they are not meant to get."""
 
 import os
 import socket
@@ -58,11 +58,11 @@ def test_a_kernel_that_gives_no_process_ends_one_worker(
 
     monkeypatch.setattr(ForkServer, "_new_process", refuse)
     pump, theirs = control
-    zygote = ForkServer(theirs, make_plan([], tmp_path), Jail(), WAKERS)
+    server = ForkServer(theirs, make_plan([], tmp_path), Jail(), WAKERS)
     channel, far = socket.socketpair()
     output, written = os.pipe()
     with channel:
-        zygote._fork(7, far.detach(), written)
+        server._fork(7, far.detach(), written)
         assert channel.recv(1) == b""
     assert STATE.unpack(pump.recv(100)) == (BORN, 7, -1)
     assert STATE.unpack(pump.recv(100)) == (ENDED, 7, 256)
@@ -148,11 +148,11 @@ def test_a_pump_that_leaves_without_listening_ends_the_zygote(
 
     monkeypatch.setattr(ForkServer, "_end", end)
     pump, theirs = control
-    zygote = ForkServer(theirs, make_plan([], tmp_path), Jail(), WAKERS)
+    server = ForkServer(theirs, make_plan([], tmp_path), Jail(), WAKERS)
     theirs.send(b"not read")
     pump.close()
     for _ in range(2):
         with pytest.raises(EndedError):
-            zygote._obey()
+            server._obey()
     with pytest.raises(EndedError):
-        zygote._tell(ENDED, 1, 0)
+        server._tell(ENDED, 1, 0)

@@ -28,7 +28,7 @@ XSI = "http://www.w3.org/2001/XMLSchema-instance"
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Iterator[Path]:
-    """Gives a file; whoever opens it fails the test."""
+    """Return a file; whoever opens it fails the test."""
     file = tmp_path / "secret.txt"
     file.write_text("the secret")
     libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +44,7 @@ def secret(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Gives a port on this machine; whoever connects to it fails the test."""
+    """Return a port on this machine; whoever connects to it fails the test."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield server.getsockname()[1]
@@ -53,12 +53,12 @@ def port() -> Iterator[int]:
 
 
 def never(*arguments: object, **keywords: object) -> None:
-    """Stands for a step that hostile bytes must not reach."""
+    """Stand for a step that hostile bytes must not reach."""
     raise AssertionError("a step was reached that costs too much")
 
 
 def refusals(prolog: str, payload: str) -> set[MalformedKind]:
-    """Gives why a document is refused, at the door and from a handler."""
+    """Return why a document is refused, at the door and from a handler."""
     kinds = set()
     with pytest.raises(Malformed) as raised:
         open_envelope(prolog.encode() + message(payload), LIMITS)
@@ -185,7 +185,7 @@ SIZES: dict[str, Callable[[], str]] = {
 
 
 def attributes(count: int, prefix: str = "") -> str:
-    """Writes so many attributes."""
+    """Write so many attributes."""
     return " ".join(f'{prefix}b{number}="urn:u"' for number in range(count))
 
 

@@ -22,7 +22,7 @@ threads = st.sampled_from([THREAD, "", "t t", "]]>", "\n", THREAD.upper()])
 
 
 def parsed(payload: str, limits: MessageLimits = LIMITS) -> Element:
-    """Parses a payload as the element of an emission, with text after it."""
+    """Parse a payload as the element of an emission, with text after it."""
     return parse_strict(f"<w>{payload} tail</w>".encode(), limits)[0]
 
 
@@ -34,7 +34,7 @@ def assert_same(
     limits: MessageLimits,
     repairs: list[str],
 ) -> None:
-    """Asserts that composing gives what writing and reading gives."""
+    """Assert that composing gives what writing and reading gives."""
     try:
         parsed(payload, limits)
     except Malformed:  # beyond the limits

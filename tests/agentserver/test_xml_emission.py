@@ -24,17 +24,17 @@ from tests.agentserver.xml_samples import ENVELOPE, LIMITS, THREAD
 
 
 def read(text: str) -> Emission:
-    """Reads an emission of a text."""
+    """Read an emission of a text."""
     return read_emission(text.encode(), LIMITS)
 
 
 def written(emission: Emission) -> list[str]:
-    """Writes the payloads of an emission."""
+    """Write the payloads of an emission."""
     return [canonical(payload).decode() for payload in emission.payloads]
 
 
 def refused(data: bytes) -> MalformedKind:
-    """Gives why an emission is refused."""
+    """Return why an emission is refused."""
     with pytest.raises(Malformed) as raised:
         read_emission(data, LIMITS)
     return raised.value.kind

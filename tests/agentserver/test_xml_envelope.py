@@ -27,7 +27,7 @@ from tests.agentserver.xml_samples import (
 
 
 def refused(data: bytes) -> MalformedKind:
-    """Gives why bytes are refused as a message."""
+    """Return why bytes are refused as a message."""
     with pytest.raises(Malformed) as raised:
         open_envelope(data, LIMITS)
     return raised.value.kind

@@ -14,7 +14,7 @@ SIZE = 1_000
 
 
 def refused(data: bytes) -> MalformedKind:
-    """Gives why bytes are refused."""
+    """Return why bytes are refused."""
     with pytest.raises(Malformed) as raised:
         precheck(data, SIZE)
     return raised.value.kind

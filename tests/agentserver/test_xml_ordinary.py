@@ -56,7 +56,7 @@ all_limits = st.integers(0, 3).flatmap(lambda it: st.just(LIMITS) if it else lim
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Writes an ordinary message, and puts something into it at any place."""
+    """Write an ordinary message, and put something into it at any place."""
     to = f"<to>{draw(names)}</to>" if draw(st.booleans()) else ""
     meta = f"<from>{draw(names)}</from>{to}<thread>{draw(names)}</thread>"
     written = message(draw(payloads), meta).decode()

@@ -18,14 +18,14 @@ SOON = 10.0
 
 
 def settings(**values: Any) -> WorkerSettings:
-    """Gives settings that find the guests."""
+    """Return settings that find the guests."""
     return WorkerSettings(path=(str(GUESTS),), **values)
 
 
 def source(
     handler: str, payload_class: str = "Text", module: str = "plain_handlers", agent: bool = False
 ) -> HandlerSource:
-    """Gives the source of a guest, registered by its own name."""
+    """Return the source of a guest, registered by its own name."""
     return HandlerSource(handler, f"{module}.{handler}", (f"{module}.{payload_class}",), agent)
 
 
@@ -39,7 +39,7 @@ async def call(
     plain: dict[str, Any],
     seconds: float = SOON,
 ) -> bytes:
-    """Calls a listener, and waits for what its handler returns."""
+    """Call a listener, and wait for what its handler returns."""
     outcome: asyncio.Future[bytes | HandlerFailed] = asyncio.get_running_loop().create_future()
     handlers.begin(listener, thread, 0, plain, seconds, outcome.set_result)
     result = await outcome
@@ -55,17 +55,17 @@ async def tell(
     thread: str = "thread",
     deadline: float = SOON,
 ) -> bytes:
-    """Calls a listener that takes a text."""
+    """Call a listener that takes a text."""
     return await call(handlers, listener, thread, {"text": text}, deadline)
 
 
 async def sum_of(handlers: Handlers, a: int, b: int, thread: str = "thread") -> bytes:
-    """Calls the adder."""
+    """Call the adder."""
     return await call(handlers, ADD, thread, {"a": a, "b": b})
 
 
 async def failure(call: Awaitable[bytes]) -> tuple[FailureKind, str]:
-    """Gives the kind and the detail of the failure that a call has to end with."""
+    """Return the kind and the detail of the failure that a call has to end with."""
     with pytest.raises(HandlerFailed) as raised:
         await call
     return raised.value.kind, raised.value.detail

@@ -23,10 +23,10 @@ class AddPayload:
 
 
 def add_codec() -> PayloadCodec:
-    """Makes the codec of the calculator."""
+    """Make the codec of the calculator."""
     return PayloadCodec(ADD_ROOT, describe_record(AddPayload))
 
 
 def message(payload: str, meta: str = META) -> bytes:
-    """Writes a message around a payload."""
+    """Write a message around a payload."""
     return f'<message xmlns="{ENVELOPE}"><meta>{meta}</meta>{payload}</message>'.encode()

@@ -45,7 +45,7 @@ texts = st.sampled_from(TEXTS)
 
 
 def element(tag: str, parts: list[str]) -> str:
-    """Writes an element."""
+    """Write an element."""
     return f"<{tag}>{''.join(parts)}</{tag.partition(' ')[0]}>"
 
 
@@ -72,7 +72,7 @@ limits = st.builds(
 
 
 def outcome(make: Callable[[], Envelope | None]) -> tuple[object, ...] | None:
-    """Gives what comes of a message: all that can be told from it, or why there is none."""
+    """Return what comes of a message: all that can be told from it, or why there is none."""
     try:
         made = make()
     except Malformed as error:

@@ -30,7 +30,7 @@ class Attack:
 
 
 async def attack(payload: Attack, metadata: HandlerMetadata) -> bytes:
-    """Tries one attack; answers what came of it."""
+    """Try one attack; answer what came of it."""
     try:
         return str(ATTACKS[payload.name](payload.target)).encode()
     except OSError as error:
@@ -129,7 +129,7 @@ def write(target: str) -> str:
 
 
 def fill_scratch(target: str) -> str:
-    """Writes files until the scratch directory takes no more."""
+    """Write files until the scratch directory takes no more."""
     total = 0
     try:
         for number in range(1000):
@@ -159,7 +159,7 @@ def connect_unix(target: str) -> str:
 
 
 def raw_connect(target: str) -> str:
-    """Connects without Python's socket module."""
+    """Connect without Python's socket module."""
     if (number := LIBC.socket(2, 1, 0)) < 0:
         raise OSError(ctypes.get_errno(), "socket")
     address = struct.pack("=HH4s8x", 2, socket.htons(int(target)), bytes([127, 0, 0, 1]))
@@ -169,7 +169,7 @@ def raw_connect(target: str) -> str:
 
 
 def datagram(target: str) -> str:
-    """Sends from one end of a pair, which needs no new socket, to someone else."""
+    """Send from one end of a pair, which needs no new socket, to someone else."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         ours.sendto(b"x", target.replace("@", "\0"))
@@ -182,13 +182,13 @@ def send_signal(target: str) -> str:
 
 
 def signal_everyone(target: str) -> list[int]:
-    """Finds whom it may signal, with the signal that does nothing."""
+    """Find whom it may signal, with the signal that does nothing."""
     others = (pid for pid in range(1, 100_000) if pid != os.getpid())
     return [pid for pid in others if LIBC.kill(pid, 0) == 0]
 
 
 def kill_group(target: str) -> str:
-    """Kills every process of its group; the first process of a namespace survives that itself."""
+    """Kill every process of its group; the first process of a namespace survives that itself."""
     os.kill(0, signal.SIGKILL)
     return "sent"
 
@@ -200,7 +200,7 @@ def trace(target: str) -> str:
 
 
 def read_memory(target: str) -> str:
-    """Reads the memory of another process by process_vm_readv(2)."""
+    """Read the memory of another process by process_vm_readv(2)."""
     space = ctypes.create_string_buffer(16)
     vector = struct.pack("=QQ", ctypes.addressof(space), 16)
     if LIBC.process_vm_readv(int(target), vector, 1, vector, 1, 0) < 0:
@@ -219,7 +219,7 @@ def run_program(target: str) -> str:
 
 
 def become_root(target: str) -> list[str]:
-    """Tries every way to more rights, and says which worked."""
+    """Try every way to more rights, and says which worked."""
     ways: dict[str, Callable[[], int]] = {
         "setuid": lambda: LIBC.setuid(0) if os.getuid() else -1,
         "user namespace": lambda: LIBC.unshare(0x10000000),
@@ -230,7 +230,7 @@ def become_root(target: str) -> list[str]:
         "shared memory": lambda: LIBC.shmget(1, 4096, 0o1666),
         "io_uring": lambda: LIBC.syscall(425, 1, ctypes.create_string_buffer(120)),
         "bpf": lambda: LIBC.syscall(321, 0, None, 0),
-        "outlive the zygote": lambda: LIBC.prctl(1, 0, 0, 0, 0),
+        "outlive the fork server": lambda: LIBC.prctl(1, 0, 0, 0, 0),
         "raise a limit": lambda: _raise_limit(),
     }
     return [name for name, way in ways.items() if way() >= 0]
@@ -249,7 +249,7 @@ def identity(target: str) -> str:
 
 
 def fork_bomb(target: str) -> str:
-    """Forks until it is stopped; the children stay."""
+    """Fork until it is stopped; the children stay."""
     count = 0
     try:
         while count < 5000:
@@ -262,7 +262,7 @@ def fork_bomb(target: str) -> str:
 
 
 def leave_child(target: str) -> str:
-    """Leaves a child in a session of its own, with the socket open, which waits long."""
+    """Leave a child in a session of its own, with the socket open, which waits long."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -275,14 +275,14 @@ def leave_child(target: str) -> str:
 
 
 def answer_raw(target: str) -> str:
-    """Writes an answer of its own making to the socket of the pump: call, outcome, content."""
+    """Write an answer of its own making to the socket of the pump: call, outcome, content."""
     call, outcome, content = target.split(",", 2)
     os.write(3, struct.pack(">IQB", len(content), int(call), int(outcome)) + content.encode())
     return "said once more"
 
 
 def answer_long(target: str) -> str:
-    """Announces an answer of any length, and sends some of it."""
+    """Announce an answer of any length, and send some of it."""
     os.write(3, struct.pack(">IQB", int(target), 1, 0) + b"x" * 1000)
     time.sleep(3600)
     return ""
@@ -305,7 +305,7 @@ def stop_loop(target: str) -> str:
 
 
 def replace_worker(target: str) -> str:
-    """Puts its own code in the place of the worker's, which then answers every later call."""
+    """Put its own code in the place of the worker's, which then answers every later call."""
     from agentix.agentserver.worker import child
     from agentix.agentserver.worker.protocol import CallOutcome
 

@@ -33,7 +33,7 @@ memory: dict[str, list[int]] = {}
 
 
 async def remember(payload: AddPayload, metadata: HandlerMetadata) -> bytes:
-    """Answers everything that this process was ever given, by thread."""
+    """Answer everything that this process was ever given, by thread."""
     memory.setdefault(metadata.thread_id, []).append(payload.a)
     return repr(memory).encode()
 
@@ -115,7 +115,7 @@ waits: list[str] = []
 
 
 async def wait_in_background(payload: Text, metadata: HandlerMetadata) -> bytes:
-    """Starts a task that outlives the call; says what earlier ones have done."""
+    """Start a task that outlives the call; says what earlier ones have done."""
 
     async def work() -> None:
         for turn in range(1000):
@@ -131,7 +131,7 @@ async def wait_in_background(payload: Text, metadata: HandlerMetadata) -> bytes:
 
 
 async def use_loop(payload: Text, metadata: HandlerMetadata) -> bytes:
-    """Does what a handler may do with its loop, the first thing before it has waited."""
+    """Do what a handler may do with its loop, the first thing before it has waited."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     child = asyncio.create_task(asyncio.sleep(0, "task"))
@@ -162,7 +162,7 @@ async def use_loop(payload: Text, metadata: HandlerMetadata) -> bytes:
 
 
 async def list_sockets(payload: Text, metadata: HandlerMetadata) -> bytes:
-    """Answers which sockets this process has, by their numbers in the kernel."""
+    """Answer which sockets this process has, by their numbers in the kernel."""
     found = []
     for descriptor in range(64):
         try:

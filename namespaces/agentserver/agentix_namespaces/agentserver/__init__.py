@@ -1,4 +1,4 @@
-"""An organism in the sandbox: listeners that exchange XML messages through a pump.
+"""An organism in the sandbox: listeners that call XML messages through a pump.
 
 There is one organism at a time. Its pump is a process of its own, whose handlers run in workers;
 the functions here are the pump's clients, and to the organism they are the principal `agentix`.
@@ -150,12 +150,12 @@ class ThreadInfo:
 
 
 def start(config: OrganismSpec) -> OrganismInfo:
-    """Starts the organism; it ends with `stop`, or with the sandbox."""
+    """Start the organism; it ends with `stop`, or with the sandbox."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.start, ...)")
 
 
 def grant(principal: str, roots: list[str] | None = None) -> str:
-    """Makes a token, with which functions act as another principal than `agentix`.
+    """Make a token, with which functions act as another principal than `agentix`.
 
     It is good until `revoke`, another `grant` to the same principal, or the end of the organism.
 
@@ -167,26 +167,26 @@ def grant(principal: str, roots: list[str] | None = None) -> str:
 
 
 def revoke(principal: str) -> None:
-    """Ends the token of a principal, and what is being streamed for it; its threads stay."""
+    """End the token of a principal, and what is being streamed for it; its threads stay."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.revoke, ...)")
 
 
 def post(message: str, thread: str | None = None, token: str | None = None) -> Receipt:
-    """Posts a payload, and does not wait for what follows from it."""
+    """Post a payload, and does not wait for what follows from it."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.post, ...)")
 
 
 def call(
     message: str, timeout_s: float = 60.0, thread: str | None = None, token: str | None = None
 ) -> list[Message]:
-    """Posts a payload, and gives what comes back until nothing is under way."""
+    """Post a payload, and return what comes back until nothing is under way."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.call, ...)")
 
 
 def listen(
     thread: str | None = None, after_seq: int = 0, token: str | None = None
 ) -> AsyncIterator[Event]:
-    """Streams what happens after a number, of one thread or of all.
+    """Stream what happens after a number, of one thread or of all.
 
     A principal with a token gets what it sent, and what is for it.
     """
@@ -194,30 +194,30 @@ def listen(
 
 
 def describe(capability: str, token: str | None = None) -> Capability:
-    """Gives what callers of a listener need to know."""
+    """Return what callers of a listener need to know."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.describe, ...)")
 
 
 def catalog(token: str | None = None) -> list[Capability]:
-    """Describes the listeners that may be called, in the order of their registration."""
+    """Describe the listeners that may be called, in the order of their registration."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.catalog, ...)")
 
 
 def threads(token: str | None = None) -> list[ThreadInfo]:
-    """Lists the threads that are alive; to a principal with a token its own conversations."""
+    """List the threads that are alive; to a principal with a token its own conversations."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.threads)")
 
 
 def history(thread: str, token: str | None = None) -> AsyncIterator[Message]:
-    """Streams the messages of a thread, oldest first."""
+    """Stream the messages of a thread, oldest first."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.history, ...)")
 
 
 def privileged(signed_xml: str) -> str:
-    """Carries out a signed privileged message, where the organism has an out-of-band channel."""
+    """Carry out a signed privileged message, where the organism has an out-of-band channel."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.privileged, ...)")
 
 
 def stop() -> None:
-    """Ends the organism after what is under way; nothing is done where none runs."""
+    """End the organism after what is under way; nothing is done where none runs."""
     raise NotImplementedError("call via RuntimeClient.remote(agentserver.stop)")

@@ -49,10 +49,10 @@ class Pumps:
         self._pump: _Pump | None = None
 
     async def start(self, yaml: str, files: Mapping[str, str], directory: Path | None) -> None:
-        """Writes the files of an organism, and starts its pump.
+        """Write the files of an organism, and start its pump.
 
         Raises:
-            OrganismError: One runs already, or this one can not start.
+            OrganismError: One runs already, or this one cannot start.
         """
         async with self._turn:
             if self._pump is not None and self._pump.process.returncode is None:
@@ -68,7 +68,7 @@ class Pumps:
                 raise
 
     async def stop(self) -> None:
-        """Ends the organism, and waits for that."""
+        """End the organism, and wait for that."""
         async with self._turn:
             await self._end()
 
@@ -79,14 +79,14 @@ class Pumps:
             shutil.rmtree(pump.private, ignore_errors=True)
 
     async def one(self, operation: str, token: str | None = None, **fields: Any) -> Any:
-        """Sends a request that has one item as its answer."""
+        """Send a request that has one item as its answer."""
         items = [item async for item in self.many(operation, token, **fields)]
         return items[0]
 
     async def many(
         self, operation: str, token: str | None = None, **fields: Any
     ) -> AsyncGenerator[Any, None]:
-        """Sends a request, and gives the items of its answer as they come.
+        """Send a request, and return the items of its answer as they come.
 
         Args:
             operation: What is asked for.
@@ -133,7 +133,7 @@ async def _items(reader: asyncio.StreamReader) -> AsyncGenerator[Any, None]:
 
 
 def program() -> Path:
-    """Finds the pump's program in `entry/bin`, or in the source tree.
+    """Find the pump's program in `entry/bin`, or in the source tree.
 
     Raises:
         OrganismError: It is in neither.
@@ -147,7 +147,7 @@ def program() -> Path:
 
 
 def _write(home: Path, files: Mapping[str, str]) -> None:
-    """Writes files that only their owner reads, as keys need."""
+    """Write files that only their owner reads, as keys need."""
     home.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         parts = PurePosixPath(name)
@@ -160,7 +160,7 @@ def _write(home: Path, files: Mapping[str, str]) -> None:
 
 
 async def _started(organism: Path, private: Path) -> _Pump:
-    """Starts the program, and waits until it listens."""
+    """Start the program, and wait until it listens."""
     socket = private / "pump.sock"
     environment = os.environ | {"AGENTSERVER_PYTHON": sys.executable}
     process = await asyncio.create_subprocess_exec(
@@ -181,7 +181,7 @@ async def _started(organism: Path, private: Path) -> _Pump:
 
 
 async def _ended(process: Process, seconds: float = STOP) -> None:
-    """Ends a pump by the end of its input, and kills it where that does not help."""
+    """End a pump by the end of its input, and kill it where that does not help."""
     assert process.stdin is not None
     process.stdin.close()
     try:

@@ -35,7 +35,7 @@ STUBS = (
 
 
 def register() -> Dispatcher:
-    """Gives the functions of this namespace."""
+    """Return the functions of this namespace."""
     dispatcher = Dispatcher()
     for stub in STUBS:
         dispatcher.bind(stub, getattr(_impl, stub.__name__))

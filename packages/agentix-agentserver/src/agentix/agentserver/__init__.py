@@ -43,7 +43,7 @@ else:
     }
 
     def __getattr__(name):
-        """Loads a name from its module on first use."""
+        """Load a name from its module on first use."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -57,10 +57,10 @@ class Registrar:
         self._schemas = schemas
 
     async def make(self, specs: Sequence[ListenerSpec]) -> list[Listener]:
-        """Makes listeners that are in no table yet, in their order.
+        """Make listeners that are in no table yet, in their order.
 
         Raises:
-            RegistrationError: The first of them that can not be a listener, and why.
+            RegistrationError: The first of them that cannot be a listener, and why.
         """
         outcomes = await asyncio.gather(*map(self._make, specs), return_exceptions=True)
         listeners = []
@@ -93,29 +93,29 @@ class Registrar:
             peers=spec.peers,
         )
 
-    def make_trusted(self, trusted: InProcessListener) -> Listener:
-        """Makes a listener of what runs in the pump.
+    def make_in_process(self, listener: InProcessListener) -> Listener:
+        """Make a listener of what runs in the pump.
 
         Raises:
-            RegistrationError: Its name or its payload can not be a listener's.
+            RegistrationError: Its name or its payload cannot be a listener's.
         """
-        check_listener_name(trusted.name)
-        record = trusted.payload
+        check_listener_name(listener.name)
+        record = listener.payload
         codec: PayloadCodec | None = None
         if record is not None:
-            codec = PayloadCodec(root_tag(trusted.name, record.name), record)
+            codec = PayloadCodec(root_tag(listener.name, record.name), record)
         return Listener(
-            name=trusted.name,
-            description=trusted.description,
+            name=listener.name,
+            description=listener.description,
             codecs=(codec,),
             pipeline=listener_pipeline(),
-            handler_seconds=trusted.handler_seconds or self._limits.handler_seconds,
+            handler_seconds=listener.handler_seconds or self._limits.handler_seconds,
             iterations=self._limits.iterations,
-            trusted=trusted,
+            in_process=listener,
         )
 
     def write_schemas(self, listeners: Sequence[Listener]) -> None:
-        """Writes the XSD of each listener to `NAME/v1.xsd`, whole or not at all."""
+        """Write the XSD of each listener to `NAME/v1.xsd`, whole or not at all."""
         for listener in listeners:
             codec = listener.codecs[0]
             if codec is not None:
@@ -123,7 +123,7 @@ class Registrar:
 
 
 def source_of(spec: ListenerSpec) -> HandlerSource:
-    """Gives where the code of a listener is; an agent takes every reply, unless it says which."""
+    """Return where the code of a listener is; an agent takes every reply, unless it says which."""
     replies = spec.reply_class or ((REPLY_CLASS,) if spec.agent else ())
     return HandlerSource(spec.name, spec.handler, (spec.payload_class, *replies), spec.agent)
 
@@ -131,7 +131,7 @@ def source_of(spec: ListenerSpec) -> HandlerSource:
 def codecs_of(
     name: str, paths: Sequence[str], records: Sequence[RecordType]
 ) -> tuple[tuple[PayloadCodec | None, ...], dict[str, int]]:
-    """Gives the codec of each class, and which reply class takes which tag."""
+    """Return the codec of each class, and which reply class takes which tag."""
     codecs: list[PayloadCodec | None] = [PayloadCodec(root_tag(name, records[0].name), records[0])]
     replies: dict[str, int] = {}
     for index, (path, record) in enumerate(zip(paths[1:], records[1:], strict=True), start=1):
@@ -145,19 +145,19 @@ def codecs_of(
 
 
 def group_codec(spec: ListenerSpec, record: RecordType) -> PayloadCodec | None:
-    """Gives the codec of a payload under the root tag of the group that a listener answers for."""
+    """Return the codec of a payload under the root tag of the group that a listener answers for."""
     if not spec.broadcast:
         return None
     return PayloadCodec(root_tag(spec.name.rpartition(".")[0], record.name), record)
 
 
 def listener_pipeline() -> Pipeline:
-    """Gives the steps that a message goes through for its listener."""
+    """Return the steps that a message goes through for its listener."""
     return Pipeline((validate_payload, read_payload))
 
 
 def write_schema(path: Path, xsd: bytes) -> None:
-    """Writes a file by way of another one; nothing is done where it is there with that content."""
+    """Write a file by way of another one; nothing is done where it is there with that content."""
     with suppress(FileNotFoundError):
         if path.read_bytes() == xsd:
             return
@@ -168,7 +168,7 @@ def write_schema(path: Path, xsd: bytes) -> None:
 
 
 def private_paths(spec: OrganismSpec, directory: Path) -> tuple[str, ...]:
-    """Gives the files and directories that workers must not read: keys, users and topology.
+    """Return the files and directories that workers must not read: keys, users and topology.
 
     Args:
         spec: What the organism is made of.
@@ -193,7 +193,7 @@ def _paths(spec: OrganismSpec, directory: Path) -> Iterator[str | Path]:
 
 @contextlib.contextmanager
 def temporary_directory_if_empty(path: Path) -> Iterator[None]:
-    """Has a directory from now on, and leaves it only if something is in it."""
+    """Have a directory from now on, and leave it only if something is in it."""
     path.mkdir(parents=True, exist_ok=True)
     try:
         yield
@@ -203,7 +203,7 @@ def temporary_directory_if_empty(path: Path) -> Iterator[None]:
 
 
 def make_handler_runner(spec: OrganismSpec, directory: Path) -> WorkerPool | InProcessHandlers:
-    """Makes what runs the handlers of an organism, not yet started.
+    """Make what runs the handlers of an organism, not yet started.
 
     Args:
         spec: What the organism is made of.
@@ -218,7 +218,7 @@ def make_handler_runner(spec: OrganismSpec, directory: Path) -> WorkerPool | InP
 
 
 def settings_of(spec: OrganismSpec, directory: Path) -> WorkerSettings:
-    """Gives what workers may do."""
+    """Return what workers may do."""
     workers = spec.workers
     return WorkerSettings(
         isolation=Isolation(spec.isolation),
@@ -240,20 +240,20 @@ def settings_of(spec: OrganismSpec, directory: Path) -> WorkerSettings:
 
 @asynccontextmanager
 async def start_builtins(organism: "Organism") -> AsyncIterator[None]:
-    """Adds to an organism that has not started what `organism.yaml` names beside its listeners.
+    """Add to an organism that has not started what `organism.yaml` names beside its listeners.
 
     Raises:
         LLMError: The key of a model is not where the file says.
         IdentityError: A key is missing or open to others.
-        GatewayError: The certificates that should vouch for another organism can not be read.
-        FunctionFailedError: The runtime can not be asked about its functions.
+        GatewayError: The certificates that should vouch for another organism cannot be read.
+        FunctionFailedError: The runtime cannot be asked about its functions.
         RegistrationError: A function is not there, or has no XML form.
     """
     async with AsyncExitStack() as resources:
         for spec in organism.spec.llm:
             endpoint = Endpoint(spec, read_key(spec, organism.directory))
             await resources.enter_async_context(endpoint)
-            organism.add_trusted(ModelPeer(endpoint, organism).listener())
+            organism.add_in_process(ModelPeer(endpoint, organism).listener())
         for gateway in organism.spec.gateways:
             if gateway.remote_url is not None:
                 remote = await resources.enter_async_context(remote_organism(organism, gateway))
@@ -264,29 +264,29 @@ async def start_builtins(organism: "Organism") -> AsyncIterator[None]:
             runtime = Functions(organism.spec.runtime, organism.directory, most)
             await resources.enter_async_context(runtime)
             for listener in await runtime.listeners(functions):
-                organism.add_trusted(listener)
+                organism.add_in_process(listener)
         yield
 
 
 def _functions(spec: OrganismSpec) -> set[str]:
-    """Gives the functions of namespaces that are anybody's peers."""
+    """Return the functions of namespaces that are anybody's peers."""
     peers = {peer for listener in spec.listeners for peer in listener.peers}
     return {peer.removeprefix("ns:") for peer in peers if peer.startswith("ns:")}
 
 
 def remote_organism(organism: "Organism", gateway: GatewaySpec) -> RemoteOrganism:
-    """Makes the way to another organism.
+    """Make the way to another organism.
 
     Raises:
         IdentityError: This organism has no identity, or the other one's is no key.
-        GatewayError: The certificates that should vouch for the other one can not be read.
+        GatewayError: The certificates that should vouch for the other one cannot be read.
     """
     limits = MessageLimits(size=organism.spec.limits.message_bytes)
     return RemoteOrganism(gateway, own_identity(organism), organism.directory, limits)
 
 
 def own_identity(organism: "Organism") -> Identity:
-    """Reads the organism's own key.
+    """Read the organism's own key.
 
     Raises:
         IdentityError: It has none, or others may read it.

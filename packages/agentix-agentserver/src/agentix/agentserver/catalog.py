@@ -49,7 +49,7 @@ class Capability:
 
 
 def capability_of(listener: Listener) -> Capability:
-    """Gives a listener as its callers know it."""
+    """Return a listener as its callers know it."""
     codec = listener.codecs[0]
     if codec is None:
         return Capability(
@@ -66,7 +66,7 @@ def capability_of(listener: Listener) -> Capability:
 
 
 def group_capability(members: Sequence[Listener]) -> Capability:
-    """Gives a broadcast group as its callers know it: by one root tag, which all members answer."""
+    """Return a broadcast group as its callers know it, by the one root tag of all members."""
     first = members[0]
     assert first.group is not None
     assert first.group_root is not None
@@ -84,7 +84,7 @@ def group_capability(members: Sequence[Listener]) -> Capability:
 
 
 def _open_prompt(listener: Listener) -> str:
-    """Tells a model of a listener that takes several payloads: another organism's."""
+    """Tell a model of a listener that takes several payloads: another organism's."""
     return (
         f"Tool: {listener.name}\nDescription: {listener.description}\n"
         f"Input: an element of the other side, with {listener.root!r} before its name\n"
@@ -92,7 +92,7 @@ def _open_prompt(listener: Listener) -> str:
 
 
 def peer_capability(name: str, found: Sequence[Listener]) -> Capability:
-    """Gives the capability behind a peer: a listener, or the members of a group."""
+    """Return the capability behind a peer: a listener, or the members of a group."""
     if found[0].group == name:
         return group_capability(found)
     return capability_of(found[0])
@@ -105,12 +105,12 @@ Subject = Literal["schema", "example", "prompt"]
 
 
 def allowed_listeners(registry: ListenerRegistry, principal: Principal) -> list[Listener]:
-    """Gives the listeners that a principal may call."""
+    """Return the listeners that a principal may call."""
     return [listener for listener in registry if principal.may_send(listener.root)]
 
 
 def may_ask(spec: MetaSpec, principal: Principal, subject: Subject) -> bool:
-    """Tells whether a principal may ask for the schema, example or prompt of a listener."""
+    """Return whether a principal may ask for the schema, example or prompt of a listener."""
     match subject:
         case "schema":
             allowed = spec.allow_schema_requests
@@ -140,7 +140,7 @@ class Meta:
         self._registry = registry
 
     def answer(self, principal: Principal, query: Element) -> Element | None:
-        """Gives the answer to a query, or nothing where there is none for this principal."""
+        """Return the answer to a query, or nothing where there is none for this principal."""
         if not _answers(self._spec, principal):
             return None
         match str(query.tag).removeprefix(NAMESPACE):
@@ -236,7 +236,7 @@ class Graph:
     """The members of each group, the group being the caller."""
 
     def team(self, name: str) -> "Graph":
-        """Gives the part that a listener reaches, or that a group or a prefix of names holds."""
+        """Return the part that a listener reaches, or that a group or a prefix of names holds."""
         chosen = {node.name for node in self.nodes if f"{node.name}.".startswith(f"{name}.")}
         links = [*self.edges, *self.members]
         while True:
@@ -257,7 +257,7 @@ def _within(edges: Iterable[Edge], chosen: set[str]) -> tuple[Edge, ...]:
 
 
 def graph_of(name: str, registry: ListenerRegistry, gateways: Container[str]) -> Graph:
-    """Gives the graph of an organism.
+    """Return the graph of an organism.
 
     Args:
         name: The organism's name.
@@ -279,7 +279,7 @@ def graph_of(name: str, registry: ListenerRegistry, gateways: Container[str]) ->
 def _shape(listener: Listener, gateways: Container[str]) -> Shape:
     if listener.name in gateways:
         return "gateway"
-    if listener.trusted is not None:
+    if listener.in_process is not None:
         return "trusted"
     return "agent" if listener.agent else "listener"
 
@@ -292,7 +292,7 @@ def _edges(registry: ListenerRegistry) -> Iterator[Edge]:
 
 
 def draw(graph: Graph, format: str) -> str:  # noqa: A002 - the protocol's word
-    """Draws a graph.
+    """Draw a graph.
 
     Raises:
         ValueError: The format is none of `mermaid`, `graphviz` and `json`.

@@ -39,7 +39,7 @@ HUH = "{https://xml-pipeline.org/ns/core/v1}huh"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the command line says, and gives the exit code."""
+    """Do what the command line says, and return the exit code."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING,
@@ -104,7 +104,7 @@ def _add_organism(parser: argparse.ArgumentParser, *, positional: bool = False) 
 
 
 async def _run(options: argparse.Namespace) -> int:
-    """Serves until a signal, or a privileged message, ends it."""
+    """Serve until a signal or a privileged message ends it."""
     async with Organism.from_yaml(options.organism) as organism:
         async with open_gateways(organism) as service:
             signalled = _signalled()
@@ -116,12 +116,12 @@ async def _run(options: argparse.Namespace) -> int:
             logger.info("ending: %s", shutdown.reason or shutdown.mode)
         if shutdown.mode == "graceful":
             with suppress(TimeoutError):
-                await asyncio.wait_for(organism.settled(), GRACE)
+                await asyncio.wait_for(organism.wait_idle(), GRACE)
     return 0
 
 
 def _signalled() -> "asyncio.Future[Shutdown]":
-    """Gives what is done at the first signal that asks the process to end."""
+    """Return what is done at the first signal that asks the process to end."""
     loop = asyncio.get_running_loop()
     signalled: asyncio.Future[Shutdown] = loop.create_future()
 
@@ -135,7 +135,7 @@ def _signalled() -> "asyncio.Future[Shutdown]":
 
 
 async def _check(options: argparse.Namespace) -> int:
-    """Imports every handler in a worker, reads keys and users, and starts nothing."""
+    """Import every handler in a worker, read keys and users, and start nothing."""
     async with Organism.from_yaml(options.organism).registered() as organism:
         check_gateways(organism)
         for capability in organism.catalog():
@@ -171,7 +171,7 @@ async def _graph(options: argparse.Namespace) -> int:
 
 
 async def _send(options: argparse.Namespace) -> int:
-    """Prints the payload of each reply; a `<huh>` among them makes the exit code 1."""
+    """Print the payload of each reply; a `<huh>` among them makes the exit code 1."""
     given: str = options.payload
     # Bytes as they were typed: what is not UTF-8 is for the pump to refuse.
     payload = sys.stdin.buffer.read() if given == "-" else os.fsencode(given)
@@ -205,7 +205,7 @@ async def _secret(_: argparse.Namespace) -> int:
 
 
 async def _privileged(options: argparse.Namespace) -> int:
-    """Prints the answer to a command."""
+    """Print the answer to a command."""
     signed = sign_privileged(options.command, Identity.load(options.identity))
     unix = "/" in options.address
     answer = await send_privileged(Path(options.address) if unix else options.address, signed)

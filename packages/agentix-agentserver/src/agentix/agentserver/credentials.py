@@ -64,7 +64,7 @@ class TrustedKey:
 
     @classmethod
     def from_text(cls, text: str) -> "TrustedKey":
-        """Reads what `str` of a key gives: base64 of the 32 bytes.
+        """Read what `str` of a key gives: base64 of the 32 bytes.
 
         Raises:
             IdentityError: The text is not that.
@@ -79,7 +79,7 @@ class TrustedKey:
 
     @classmethod
     def from_setting(cls, text: str, directory: Path) -> "TrustedKey":
-        """Reads a key that a configuration names: the key itself, or a file that holds it.
+        """Read a key that a configuration names: the key itself, or a file that holds it.
 
         Raises:
             IdentityError: It is neither.
@@ -95,7 +95,7 @@ class TrustedKey:
         return base64.b64encode(self.raw).decode()
 
     def verify(self, signature: bytes, message: bytes) -> bool:
-        """Tells whether the identity signed the message."""
+        """Return whether the identity signed the message."""
         if len(signature) != SIGNATURE_BYTES:
             return False
         try:
@@ -113,10 +113,10 @@ class Identity:
 
     @classmethod
     def generate(cls, path: Path) -> "Identity":
-        """Makes a new identity and writes it, with mode 0600, to a file that is not there yet.
+        """Make a new identity and write it, with mode 0600, to a file that is not there yet.
 
         Raises:
-            IdentityError: There is such a file, or it can not be written.
+            IdentityError: There is such a file, or it cannot be written.
         """
         key = Ed25519PrivateKey.generate()
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -130,7 +130,7 @@ class Identity:
 
     @classmethod
     def load(cls, path: Path) -> "Identity":
-        """Reads a private key in PEM, PKCS #8.
+        """Read a private key in PEM, PKCS #8.
 
         Raises:
             IdentityError: The file is missing, others may read it, or it holds no Ed25519 key.
@@ -160,7 +160,7 @@ class Identity:
         return TrustedKey(self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
 
     def sign(self, message: bytes) -> bytes:
-        """Gives the 64 bytes of the signature."""
+        """Return the 64 bytes of the signature."""
         return self._key.sign(message)
 
     def __repr__(self) -> str:
@@ -180,7 +180,7 @@ CODE_DIGITS = 6
 
 
 def _base32(secret: str) -> str:
-    """Refuses what is not base32, or is shorter than RFC 4226 asks for."""
+    """Refuse what is not base32, or is shorter than RFC 4226 asks for."""
     try:
         size = len(base64.b32decode(secret + "=" * (-len(secret) % 8), casefold=True))
     except ValueError as error:
@@ -203,7 +203,7 @@ class GatewayUser(BaseModel):
     """Whether meta queries of the level `admin` are answered."""
 
     def may_send(self, root: str) -> bool:
-        """Tells whether a payload with this root tag is allowed."""
+        """Return whether a payload with this root tag is allowed."""
         return self.allowed_root_tags == "*" or root in self.allowed_root_tags
 
 
@@ -218,7 +218,7 @@ class _File(BaseModel):
 
 
 def read_users(path: Path, now: Callable[[], float] = time.time) -> "Users":
-    """Reads `users.yaml`.
+    """Read `users.yaml`.
 
     Raises:
         UsersError: The file is missing or malformed; secrets are not shown.
@@ -237,7 +237,7 @@ def read_users(path: Path, now: Callable[[], float] = time.time) -> "Users":
 
 
 def new_secret() -> str:
-    """Gives a fresh secret of 160 bits for a user."""
+    """Return a fresh secret of 160 bits for a user."""
     return pyotp.random_base32()
 
 
@@ -273,7 +273,7 @@ class Users:
         return name in self._users
 
     def authenticate(self, name: str, code: str) -> GatewayUser | None:
-        """Checks a code, and takes it.
+        """Check a code, and take it.
 
         An unknown name costs as much time as a known one. While a user waits after failures no
         code is taken, not even a right one.
@@ -308,7 +308,7 @@ class Users:
 
 
 def _matching_step(secret: str, code: str, now: float) -> int | None:
-    """Finds the step that a code belongs to, comparing with all of the window in any case."""
+    """Find the step that a code belongs to, comparing with all of the window in any case."""
     totp = pyotp.TOTP(secret)
     given = code.encode()
     current = totp.timecode(now)

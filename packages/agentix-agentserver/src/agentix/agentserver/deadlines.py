@@ -16,7 +16,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, future: asyncio.Future[None], seconds: float) -> None:
-        """Ends a future with a TimeoutError when it takes too long.
+        """End a future with a TimeoutError when it takes too long.
 
         Args:
             future: What is waited for; it is nobody else's.
@@ -31,11 +31,11 @@ class Deadlines:
             self._timer = loop.call_later(SWEEP, self._sweep, loop)
 
     def forget(self, future: asyncio.Future[None]) -> None:
-        """Looks at a future no more."""
+        """Look at a future no more."""
         self._watched.pop(future, None)
 
     def end(self, error: Exception) -> None:
-        """Ends every wait with an error."""
+        """End every wait with an error."""
         for future in self._watched:
             if not future.done():
                 future.set_exception(error)

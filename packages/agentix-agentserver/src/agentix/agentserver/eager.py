@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def run_eagerly(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-    """Runs a coroutine that seldom waits.
+    """Run a coroutine that seldom waits.
 
     What it does before it waits is done in no task, so it must not look for one.
 
@@ -34,7 +34,7 @@ async def _rest(coroutine: Coroutine[Any, Any, None], waited: Any) -> None:
 
 @types.coroutine
 def go_on(coroutine: Coroutine[Any, Any, _T], waited: Any) -> Generator[Any, Any, _T]:
-    """Goes on with a coroutine that has begun, from what it waits for."""
+    """Go on with a coroutine that has begun, from what it waits for."""
     while True:
         try:
             sent = yield waited

@@ -46,7 +46,7 @@ class Emitter:
 
     Args:
         registry: The listeners.
-        ledger: Where security events and repairs are recorded.
+        log: Where security events and repairs are recorded.
         ingress: What opens threads below others.
         limits: What an emission may be made of.
         depth: How many listeners may be on a path.
@@ -57,7 +57,7 @@ class Emitter:
     def __init__(
         self,
         registry: ListenerRegistry,
-        ledger: EventLog,
+        log: EventLog,
         ingress: Ingress,
         limits: MessageLimits,
         depth: int,
@@ -65,7 +65,7 @@ class Emitter:
         prune: Prune,
     ) -> None:
         self._registry = registry
-        self._ledger = ledger
+        self._log = log
         self._ingress = ingress
         self._limits = limits
         self._depth = depth
@@ -73,13 +73,13 @@ class Emitter:
         self._prune = prune
 
     async def emit(self, delivery: Delivery, returned: bytes) -> None:
-        """Sends the payloads in what a handler returned, in their order."""
-        thread, exchange = delivery.target.thread, delivery.state.exchange
+        """Send the payloads in what a handler returned, in their order."""
+        thread, call = delivery.target.thread, delivery.state.call
         try:
             emission = read_emission(returned, self._limits)
         except Malformed as error:
             failure = Failure(CannedText.MALFORMED, str(error))
-            await self._refuse(thread, returned, failure, exchange)
+            await self._refuse(thread, returned, failure, call)
             return
         if emission.envelopes or emission.repairs or emission.prose:
             self._note(delivery.target, emission)
@@ -89,16 +89,16 @@ class Emitter:
         answered = False
         for element in emission.payloads:
             if thread.alive:
-                sent = await self._emit(delivery.target, element, exchange, emission.repairs)
+                sent = await self._emit(delivery.target, element, call, emission.repairs)
                 answered = answered or sent
         if not answered:
             dropped = Failure(CannedText.NO_BYTES, "all that it returned was dropped")
             await self.fail(delivery, dropped)
 
     async def _emit(
-        self, source: Target, element: Element, exchange: PendingCall, repairs: tuple[str, ...]
+        self, source: Target, element: Element, call: PendingCall, repairs: tuple[str, ...]
     ) -> bool:
-        """Sends one payload where its tag says; gives whether anybody hears of it."""
+        """Send one payload where its tag says; return whether anybody hears of it."""
         thread = source.thread
         tag = str(element.tag)
         way = route(source.listener, tag)
@@ -107,24 +107,24 @@ class Emitter:
                 receiver, targets = self._receiver(thread.parent, element)
                 if receiver is not None:
                     sender = source.listener.name
-                    await self._send(sender, receiver, element, exchange, thread, repairs, targets)
+                    await self._send(sender, receiver, element, call, thread, repairs, targets)
             case tuple():
                 for listener in way:
                     # Steps may change what they are given, and others are to get it as it was.
                     own = element if listener is way[-1] else deepcopy(element)
-                    if not await self._call(source, listener, own, exchange, repairs):
+                    if not await self._call(source, listener, own, call, repairs):
                         break
             case Primitive.TODO_UNTIL:
-                await self.reply(thread, element, CORE, exchange, thread, repairs)
+                await self.reply(thread, element, CORE, call, thread, repairs)
             case Primitive.RETURN | Primitive.HALT:
-                await self.reply(thread.parent, element, CORE, exchange, thread, repairs)
+                await self.reply(thread.parent, element, CORE, call, thread, repairs)
                 self._prune(thread, way is Primitive.HALT)
             case Destination.DROP:
                 self._security(source.listener.name, thread, f"it emitted {tag}")
                 return False
             case Destination.REFUSE:
                 failure = Failure(CannedText.INVALID_PAYLOAD, f"{tag} is for none of its peers")
-                await self._refuse(thread, attempt_of(element), failure, exchange)
+                await self._refuse(thread, attempt_of(element), failure, call)
         return True
 
     async def _call(
@@ -132,22 +132,22 @@ class Emitter:
         source: Target,
         listener: Listener,
         element: Element,
-        exchange: PendingCall,
+        call: PendingCall,
         repairs: tuple[str, ...],
     ) -> bool:
-        """Sends an element to a peer, or to the emitter itself; gives whether it was taken."""
+        """Send an element to a peer, or to the emitter itself; return whether it was taken."""
         thread = source.thread
         if listener is not source.listener:
             if thread.depth >= self._depth:
                 failure = Failure(CannedText.LIMIT_EXCEEDED, f"{self._depth} listeners on a path")
-                await self._refuse(thread, attempt_of(element), failure, exchange)
+                await self._refuse(thread, attempt_of(element), failure, call)
                 return False
             thread = self._ingress.child(thread, listener.name)
         return await self._send(
             source.listener.name,
             thread,
             element,
-            exchange,
+            call,
             source.thread,
             repairs,
             (Target(listener, thread),),
@@ -158,21 +158,21 @@ class Emitter:
         thread: Thread | None,
         element: Element,
         sender: str,
-        exchange: PendingCall,
+        call: PendingCall,
         emitter: Thread | None = None,
         repairs: tuple[str, ...] = (),
         *,
         is_huh: bool = False,
     ) -> None:
-        """Sends an element to a thread, or to the first one above that takes such replies."""
+        """Send an element to a thread, or to the first one above that takes such replies."""
         receiver, targets = self._receiver(thread, element)
         if receiver is not None:
-            await self._send(sender, receiver, element, exchange, emitter, repairs, targets, is_huh)
+            await self._send(sender, receiver, element, call, emitter, repairs, targets, is_huh)
 
     def _receiver(
         self, thread: Thread | None, element: Element
     ) -> tuple[Thread | None, tuple[Target, ...]]:
-        """Gives the thread that takes a reply, and as what; none where all are forgotten."""
+        """Return the thread that takes a reply, and as what; none where all are forgotten."""
         while thread is not None and thread.parent is not None:
             listener = self._registry.get(thread.name) if thread.alive else None
             index = None if listener is None else listener.reply_class(str(element.tag))
@@ -186,20 +186,20 @@ class Emitter:
         sender: str,
         thread: Thread,
         element: Element,
-        exchange: PendingCall,
+        call: PendingCall,
         emitter: Thread | None,
         repairs: tuple[str, ...],
         targets: tuple[Target, ...],
         is_huh: bool = False,
     ) -> bool:
-        """Composes the message around an element, and takes it through all steps."""
+        """Compose the message around an element, and take it through all steps."""
         try:
             envelope = compose(sender, thread.name, thread.id, element, self._limits, repairs)
         except Malformed as error:
-            state = MessageState(b"", exchange, sender)
+            state = MessageState(b"", call, sender)
             state.error = Failure(CannedText.MALFORMED, str(error))
         else:
-            state = MessageState(envelope.canonical, exchange, sender)
+            state = MessageState(envelope.canonical, call, sender)
             state.composed = True
             state.payload_tree = envelope.payload
             state.canonical = envelope.canonical
@@ -214,13 +214,13 @@ class Emitter:
         await self._process(state)
         return state.error is None
 
-    async def tell(self, principal: str, element: Element, exchange: PendingCall) -> None:
-        """Sends a `<huh>` to a principal whose message had no thread of its own."""
+    async def tell(self, principal: str, element: Element, call: PendingCall) -> None:
+        """Send a `<huh>` to a principal whose message had no thread of its own."""
         thread = Thread(new_thread_id(), principal, None)
-        await self._send(CORE, thread, element, exchange, None, (), (), True)
+        await self._send(CORE, thread, element, call, None, (), (), True)
 
     async def fail(self, delivery: Delivery, failure: Failure) -> None:
-        """Tells the caller of a handler that there will be no answer; the thread lives on."""
+        """Tell the caller of a handler that there will be no answer; the thread lives on."""
         thread, state = delivery.target.thread, delivery.state
         name = delivery.target.listener.name
         text = failure.text or CannedText.HANDLER_FAILED
@@ -228,13 +228,13 @@ class Emitter:
         logger.warning("%s failed in thread %s: %s", name, thread.id, reason)
         attempt = b"" if state.payload_tree is None else canonical(state.payload_tree)
         element = huh(text, attempt)
-        await self.reply(thread.parent, element, CORE, state.exchange, is_huh=True)
+        await self.reply(thread.parent, element, CORE, state.call, is_huh=True)
 
     async def _refuse(
-        self, thread: Thread, attempt: bytes, failure: Failure, exchange: PendingCall
+        self, thread: Thread, attempt: bytes, failure: Failure, call: PendingCall
     ) -> None:
-        """Gives what can not be sent to the system pipeline."""
-        state = MessageState(attempt, exchange, thread.name)
+        """Return what cannot be sent to the system pipeline."""
+        state = MessageState(attempt, call, thread.name)
         state.emitter = thread
         state.thread_id = thread.id
         state.error = failure
@@ -242,10 +242,10 @@ class Emitter:
 
     def _security(self, name: str, thread: Thread, detail: str) -> None:
         logger.warning("%s in thread %s: %s", name, thread.id, detail)
-        self._ledger.event("security", thread=thread.id, sender=name, detail=detail)
+        self._log.event("security", thread=thread.id, sender=name, detail=detail)
 
     def _note(self, source: Target, emission: Emission) -> None:
-        """Records what was done to an emission: text dropped, XML mended, claims ignored."""
+        """Record what was done to an emission: text dropped, XML mended, claims ignored."""
         if emission.envelopes:
             self._security(source.listener.name, source.thread, "it emitted an envelope of its own")
         notes = [*emission.repairs]
@@ -254,13 +254,11 @@ class Emitter:
         if notes:
             thread = source.thread
             logger.info("thread %s: %s", thread.id, "; ".join(notes))
-            self._ledger.event(
-                "repair", thread=thread.id, sender=thread.name, detail="; ".join(notes)
-            )
+            self._log.event("repair", thread=thread.id, sender=thread.name, detail="; ".join(notes))
 
 
 def attempt_of(attempt: Element | bytes) -> bytes:
-    """Gives what a `<huh>` quotes as bytes."""
+    """Return what a `<huh>` quotes as bytes."""
     if isinstance(attempt, bytes):
         return attempt
     data: bytes = etree.tostring(attempt, with_tail=False)
@@ -270,17 +268,17 @@ def attempt_of(attempt: Element | bytes) -> bytes:
 class System:
     """The steps of the permanent pipeline that needs no listener."""
 
-    def __init__(self, ledger: EventLog, emitter: Emitter, meta: Meta) -> None:
-        self._ledger = ledger
+    def __init__(self, log: EventLog, emitter: Emitter, meta: Meta) -> None:
+        self._log = log
         self._emitter = emitter
         self._meta = meta
 
     def steps(self) -> Sequence[Step]:
-        """Gives the steps in their order."""
+        """Return the steps in their order."""
         return (self.answer_meta, self.record_failure, self.answer_huh)
 
     async def answer_meta(self, state: MessageState) -> None:
-        """Answers a query about capabilities, where the organism's settings allow it."""
+        """Answer a query about capabilities, where the organism's settings allow it."""
         if not state.system or state.error is not None or state.principal is None:
             return
         assert state.payload_tree is not None
@@ -288,28 +286,26 @@ class System:
         if answer is None:
             state.error = Failure(CannedText.INVALID_PAYLOAD, "a query that is not allowed")
             return
-        await self._emitter.reply(state.thread, answer, CORE, state.exchange)
+        await self._emitter.reply(state.thread, answer, CORE, state.call)
 
     async def record_failure(self, state: MessageState) -> None:
-        """Logs why a message goes no further; the reason never travels."""
+        """Log why a message goes no further; the reason never travels."""
         if state.error is None:
             return
         level = logging.WARNING if state.error.security else logging.INFO
         detail = state.error.detail
         logger.log(level, "a message of %s goes no further: %s", state.from_id, detail)
         if state.error.security:
-            self._ledger.event(
-                "security", thread=state.thread_id, sender=state.from_id, detail=detail
-            )
+            self._log.event("security", thread=state.thread_id, sender=state.from_id, detail=detail)
 
     async def answer_huh(self, state: MessageState) -> None:
-        """Tells the sender, in canned words; about a `<huh>` nobody is told."""
+        """Tell the sender, in canned words; about a `<huh>` nobody is told."""
         if state.error is None or state.error.text is None or state.is_huh:
             return
         attempt = state.raw_bytes if state.attempt is None else state.attempt
         element = huh(state.error.text, attempt_of(attempt))
         receiver = state.emitter or state.thread
         if receiver is not None:
-            await self._emitter.reply(receiver, element, CORE, state.exchange, is_huh=True)
+            await self._emitter.reply(receiver, element, CORE, state.call, is_huh=True)
         elif state.principal is not None:
-            await self._emitter.tell(state.principal.name, element, state.exchange)
+            await self._emitter.tell(state.principal.name, element, state.call)

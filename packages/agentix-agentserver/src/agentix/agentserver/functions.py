@@ -76,7 +76,7 @@ class Schemas:
     definitions: Mapping[str, Any]
 
     def record(self, name: str, parameters: list[Mapping[str, Any]]) -> RecordType:
-        """Makes the payload of a function: a field for each parameter.
+        """Make the payload of a function: a field for each parameter.
 
         Raises:
             RegistrationError: A parameter has no XML form, or collects several arguments.
@@ -90,7 +90,7 @@ class Schemas:
         return _checked(RecordType(name, tuple(fields)))
 
     def result(self, schema: object) -> tuple[RecordType, bool]:
-        """Makes the payload of a result, and tells whether that stands for a value of its own.
+        """Make the payload of a result, and tell whether that stands for a value of its own.
 
         Raises:
             RegistrationError: The result has no XML form.
@@ -104,7 +104,7 @@ class Schemas:
         return _checked(RecordType("Result", (Field("value", kind, "", required),))), True
 
     def type(self, schema: object, depth: int = 0) -> FieldType:
-        """Makes a type of its schema.
+        """Make a type of its schema.
 
         Raises:
             RegistrationError: It has no XML form.
@@ -155,12 +155,12 @@ class Schemas:
 
 
 def _checked(record: RecordType) -> RecordType:
-    """Holds a record to the rules that descriptions of workers are held to."""
+    """Hold a record to the rules that descriptions of workers are held to."""
     return from_data(to_data(record))
 
 
 def from_json(kind: FieldType, value: Any) -> Any:
-    """Turns a JSON value into a plain one.
+    """Turn a JSON value into a plain one.
 
     Raises:
         PayloadError: It is not of the type.
@@ -172,7 +172,7 @@ def from_json(kind: FieldType, value: Any) -> Any:
 
 
 def to_json(kind: FieldType, value: Any) -> Any:
-    """Turns a plain value into a JSON one."""
+    """Turn a plain value into a JSON one."""
     return _walk(kind, value, lambda data: base64.urlsafe_b64encode(data).decode())
 
 
@@ -181,7 +181,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _walk(kind: FieldType, value: Any, of_bytes: Callable[[Any], Any]) -> Any:
-    """Changes the bytes in a value, and leaves out what is absent."""
+    """Change the bytes in a value, and leave out what is absent."""
     match kind:
         case BytesType():
             return of_bytes(value)
@@ -218,7 +218,7 @@ class _Function:
     description: str
     streams: bool
     positional: tuple[str, ...]
-    """The parameters that can not be given by name."""
+    """The parameters that cannot be given by name."""
     arguments: RecordType
     result: PayloadCodec
     bare: bool
@@ -268,13 +268,13 @@ class Functions:
             await self._session.close()
 
     async def listeners(self, names: Iterable[str]) -> list[InProcessListener]:
-        """Makes a listener of each function, from what the runtime says of it.
+        """Make a listener of each function, from what the runtime says of it.
 
         Args:
             names: The functions, such as `mock_agent.run`.
 
         Raises:
-            FunctionFailedError: The runtime can not be asked.
+            FunctionFailedError: The runtime cannot be asked.
             RegistrationError: It has no such function, or the function has no XML form.
         """
         described = await self._describe()
@@ -293,7 +293,7 @@ class Functions:
         )
 
     async def _describe(self) -> Mapping[str, Any]:
-        """Gives the description of each package that the runtime has."""
+        """Return the description of each package that the runtime has."""
         assert self._session is not None, "the functions are not open"
         try:
             async with self._session.get(f"{self._base}/namespaces?schemas=1") as response:
@@ -325,7 +325,7 @@ class Functions:
         if entry is None:
             raise RegistrationError(f"ns:{name}: the runtime has no namespace {package}")
         if entry.get("schemas") is None:
-            raise RegistrationError(f"ns:{name}: {package} can not be used: {entry.get('error')}")
+            raise RegistrationError(f"ns:{name}: {package} cannot be used: {entry.get('error')}")
         functions = {each["name"]: each for each in entry["schemas"]["functions"]}
         if method not in functions:
             raise RegistrationError(
@@ -349,7 +349,7 @@ class Functions:
         )
 
     async def _call(self, function: _Function, payload: dict[str, Any]) -> bytes:
-        """Calls a function and writes its result, or each of its items.
+        """Call a function and write its result, or each of its items.
 
         Raises:
             FunctionFailedError: It failed, or its result is too long.
@@ -373,7 +373,7 @@ class Functions:
         return b"".join([*parts, b"<end/>"] if function.streams else parts)
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
-        """Reads an answer, as long as it may be: JSON takes up to six bytes for one."""
+        """Read an answer, as long as it may be: JSON takes up to six bytes for one."""
         body = bytearray()
         async for piece in response.content.iter_any():
             body += piece
@@ -404,7 +404,7 @@ class Functions:
 
 
 def _value(function: _Function, answer: Any) -> Any:
-    """Takes the value out of an answer; what failed, and where, is for the log alone."""
+    """Take the value out of an answer; what failed, and where, is for the log alone."""
     match answer:
         case {"ok": True, "value": value}:
             return value
@@ -415,7 +415,7 @@ def _value(function: _Function, answer: Any) -> Any:
 
 
 def _written(function: _Function, value: Any) -> bytes:
-    """Writes a value as `<result>` or `<item>`."""
+    """Write a value as `<result>` or `<item>`."""
     named = {"value": value} if function.bare else value if value is not None else {}
     plain = from_json(function.result.record, named)
     try:
@@ -425,7 +425,7 @@ def _written(function: _Function, value: Any) -> bytes:
 
 
 def _title(method: str) -> str:
-    """Gives `RunArgs` its first half: the function's name as a class would have it."""
+    """Return `RunArgs` its first half: the function's name as a class would have it."""
     return "".join(part[:1].upper() + part[1:] for part in method.split("_"))
 
 

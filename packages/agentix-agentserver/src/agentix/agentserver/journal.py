@@ -49,29 +49,29 @@ class Segments(Protocol):
     """Where the files of a journal are."""
 
     def open(self) -> dict[int, int]:
-        """Takes hold of the files, and gives the bytes of each by its number, oldest first."""
+        """Take hold of the files, and return the bytes of each by its number, oldest first."""
 
     def create(self, first: int) -> int:
-        """Makes a file, and gives its descriptor."""
+        """Make a file, and return its descriptor."""
 
     def write(self, first: int) -> int:
-        """Gives a descriptor to read a file and write on it."""
+        """Return a descriptor to read a file and write on it."""
 
     def read(self, first: int) -> int:
-        """Gives a descriptor to read a file.
+        """Return a descriptor to read a file.
 
         Raises:
             FileNotFoundError: It was removed.
         """
 
     def remove(self, first: int) -> None:
-        """Removes a file; who reads it already can go on."""
+        """Remove a file; who reads it already can go on."""
 
     def sync(self) -> None:
-        """Waits until the disk knows of the files that were made."""
+        """Wait until the disk knows of the files that were made."""
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Let go of the files."""
 
 
 class NamedSegments:
@@ -86,11 +86,11 @@ class NamedSegments:
         self._lock = -1
 
     def open(self) -> dict[int, int]:
-        """Locks the directory, and lists its files.
+        """Lock the directory, and lists its files.
 
         Raises:
             BlockingIOError: Another process holds it.
-            OSError: It can not be made or read.
+            OSError: It cannot be made or read.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -99,15 +99,15 @@ class NamedSegments:
         return {int(file.stem): file.stat().st_size for file in sorted(files)}
 
     def create(self, first: int) -> int:
-        """Makes a file that only this user can read."""
+        """Make a file that only this user can read."""
         return self._open(first, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def write(self, first: int) -> int:
-        """Opens a file to read it and write on it."""
+        """Open a file to read it and write on it."""
         return self._open(first, os.O_RDWR)
 
     def read(self, first: int) -> int:
-        """Opens a file to read it."""
+        """Open a file to read it."""
         return self._open(first, os.O_RDONLY)
 
     def _open(self, first: int, flags: int) -> int:
@@ -117,11 +117,11 @@ class NamedSegments:
         return self._directory / f"{first:0{DIGITS}}{SUFFIX}"
 
     def remove(self, first: int) -> None:
-        """Removes a file."""
+        """Remove a file."""
         self._path(first).unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Waits until the disk has the directory."""
+        """Wait until the disk has the directory."""
         directory = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -129,7 +129,7 @@ class NamedSegments:
             os.close(directory)
 
     def close(self) -> None:
-        """Lets others have the directory."""
+        """Let others have the directory."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -142,34 +142,34 @@ class NamelessSegments:
         self._files: dict[int, int] = {}
 
     def open(self) -> dict[int, int]:
-        """Begins without files."""
+        """Begin without files."""
         return {}
 
     def create(self, first: int) -> int:
-        """Makes a file without a name."""
+        """Make a file without a name."""
         with tempfile.TemporaryFile() as file:
             self._files[first] = os.dup(file.fileno())
         return self.write(first)
 
     def write(self, first: int) -> int:
-        """Gives another descriptor of a file."""
+        """Return another descriptor of a file."""
         return os.dup(self._files[first])
 
     def read(self, first: int) -> int:
-        """Gives another descriptor of a file."""
+        """Return another descriptor of a file."""
         if first not in self._files:
             raise FileNotFoundError(first)
         return os.dup(self._files[first])
 
     def remove(self, first: int) -> None:
-        """Closes a file, which removes it."""
+        """Close a file, which removes it."""
         os.close(self._files.pop(first))
 
     def sync(self) -> None:
-        """Waits for nothing: what has no name is not found again."""
+        """Wait for nothing: what has no name is not found again."""
 
     def close(self) -> None:
-        """Closes all files."""
+        """Close all files."""
         while self._files:
             self.remove(next(iter(self._files)))
 
@@ -230,10 +230,10 @@ class Journal:
         """The number of the first event of the segment that is written."""
 
     def open(self) -> None:
-        """Opens the last segment, and cuts off a frame that was not written whole.
+        """Open the last segment, and cuts off a frame that was not written whole.
 
         Raises:
-            JournalError: Another organism holds it, it can not be written, or nothing of it is
+            JournalError: Another organism holds it, it cannot be written, or nothing of it is
                 whole.
         """
         try:
@@ -252,7 +252,7 @@ class Journal:
             ) from error
 
     def _take_up(self) -> None:
-        """Goes on in the last segment that has a whole beginning, and removes those after it."""
+        """Go on in the last segment that has a whole beginning, and remove those after it."""
         if not self._sizes:
             self._enter(FIRST, self._segments.create(FIRST), 0, 0)
             return
@@ -278,7 +278,7 @@ class Journal:
         self._enter(first, file, 0 if first == FIRST else ends[0], size)
 
     def _enter(self, first: int, file: int, snapshot: int, size: int) -> None:
-        """Writes to a segment from now on."""
+        """Write to a segment from now on."""
         self.first, self._file, self._size = first, file, size
         self._sizes[first] = size
         self._new = True
@@ -286,7 +286,7 @@ class Journal:
         self._limit = snapshot + max(self._segment_bytes, snapshot)
 
     def close(self) -> None:
-        """Writes what waits, and closes the files."""
+        """Write what waits, and close the files."""
         if self._file < 0:
             return
         try:
@@ -312,13 +312,13 @@ class Journal:
         self.close()
 
     def write(self, frame: Frame) -> bool:
-        """Writes values as one frame; the kernel has it when this returns.
+        """Write values as one frame; the kernel has it when this returns.
 
         Returns:
             Whether the segment is full, and the next one is to begin.
 
         Raises:
-            JournalError: It can not be written, and nothing more will be.
+            JournalError: It cannot be written, and nothing more will be.
         """
         try:
             body = self._pack(frame)
@@ -332,7 +332,7 @@ class Journal:
         return self._waiting_bytes > LAZY and self._flush()
 
     def _flush(self) -> bool:
-        """Writes what waits."""
+        """Write what waits."""
         if not self._waiting:
             return False
         data = b"".join(self._waiting)
@@ -353,13 +353,13 @@ class Journal:
         return size >= self._limit
 
     def _break(self, error: OSError) -> JournalError:
-        """Takes nothing more: a frame in part would hide those after it."""
-        self._broken = JournalError(f"{self._directory}: the journal can not be written: {error}")
+        """Take nothing more: a frame in part would hide those after it."""
+        self._broken = JournalError(f"{self._directory}: the journal cannot be written: {error}")
         logger.critical("%s; the organism takes no more messages", self._broken)
         return self._broken
 
     def begin(self, first: int, snapshot: Frame) -> None:
-        """Begins the next segment.
+        """Begin the next segment.
 
         All frames before it are written by then, and the snapshot is before any after it; so there
         is a whole segment to go on in whenever the process ends.
@@ -391,7 +391,7 @@ class Journal:
             self._remove_old()
 
     def _remove_old(self) -> None:
-        """Removes the oldest segments, so that no more than is to be kept stay."""
+        """Remove the oldest segments, so that no more than is to be kept stay."""
         if self._keep_bytes is None:
             return
         *old, _, _ = self._sizes if len(self._sizes) > 1 else (0, 0)
@@ -412,7 +412,7 @@ class Journal:
         return self._disk
 
     async def synced(self) -> None:
-        """Waits, with `disk`, until the disk has all that was written; many wait for one sync.
+        """Wait, with `disk`, until the disk has all that was written; many wait for one sync.
 
         Raises:
             JournalError: The disk does not take it.
@@ -431,7 +431,7 @@ class Journal:
         await asyncio.shield(self._syncing)
 
     def _sync(self, files: Sequence[int], new: bool) -> None:
-        """Waits in a thread until the disk has files, which are closed, and knows of new ones."""
+        """Wait in a thread until the disk has files, which are closed, and knows of new ones."""
         try:
             for file in files:
                 os.fdatasync(file)
@@ -451,14 +451,14 @@ class Journal:
             self._remove_old()
 
     def snapshot(self) -> list[Any] | None:
-        """Gives what the segment that is written begins with; `None` where nothing goes before."""
+        """Return what the segment that is written begins with; `None` where nothing goes before."""
         if self.first == FIRST:
             return None
         body, _ = next(_frames(_mapped(self._file, self._size)))
         return _unpacked(body)
 
     def segments(self, after: int = 0) -> list[int]:
-        """Gives the numbers of those segments, oldest first, that have the events after one.
+        """Return the numbers of those segments, oldest first, that have the events after one.
 
         Each is the number of its first event; that of the first one given is greater than that of
         the event that is looked for where that one was removed.
@@ -467,7 +467,7 @@ class Journal:
         return firsts[max(0, bisect(firsts, after + 1) - 1) :]
 
     def frames(self, segment: int, containing: bytes = b"") -> Iterator[list[Any]]:
-        """Gives the frames that were written to a segment so far, oldest first.
+        """Return the frames that were written to a segment so far, oldest first.
 
         Args:
             segment: Its number.
@@ -487,7 +487,7 @@ class Journal:
 
 
 def _mapped(file: int, size: int) -> bytes | mmap.mmap:
-    """Gives the contents of a file, which are read as they are needed."""
+    """Return the contents of a file, which are read as they are needed."""
     return mmap.mmap(file, size, access=mmap.ACCESS_READ) if size else b""
 
 
@@ -497,7 +497,7 @@ def _unpacked(body: bytes) -> list[Any]:
 
 
 def _frames(data: bytes | mmap.mmap) -> Iterator[tuple[bytes, int]]:
-    """Gives the body of each whole frame, and where the next one begins."""
+    """Return the body of each whole frame, and where the next one begins."""
     position = 0
     while position + HEADER.size <= len(data):
         length, checksum = HEADER.unpack_from(data, position)

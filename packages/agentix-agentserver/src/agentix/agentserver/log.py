@@ -66,7 +66,7 @@ class Event:
     """When, in seconds since 1970."""
 
     def concerns(self, principal: str) -> bool:
-        """Tells whether a principal may see it: it sent it, or is sent it."""
+        """Return whether a principal may see it: it sent it, or is sent it."""
         if self.kind in ("security", "listener_state", "token_usage"):
             return False
         return principal in (self.sender, self.to) or self.kind == "gap"
@@ -87,7 +87,7 @@ class EventSubscription:
         self._closed = False
 
     def offer(self, event: Event) -> None:
-        """Takes an event that is wanted; one beyond the size becomes part of a gap."""
+        """Take an event that is wanted; one beyond the size becomes part of a gap."""
         if not self._wanted(event):
             return
         if len(self._events) < self._size and self._lost is None:
@@ -97,12 +97,12 @@ class EventSubscription:
         self._wake()
 
     def close(self) -> None:
-        """Ends it: what waits is still given, then `None`."""
+        """End it: what waits is still given, then `None`."""
         self._closed = True
         self._wake()
 
     async def next(self) -> Event | None:
-        """Gives the next event, when there is one; `None` at the end."""
+        """Return the next event, when there is one; `None` at the end."""
         while not self._events:
             if self._lost is not None:
                 return self._gap()
@@ -116,7 +116,7 @@ class EventSubscription:
         return self._events.popleft()
 
     def _gap(self) -> Event:
-        """Tells of events that were lost: all up to the seq of the gap are gone."""
+        """Tell of events that were lost: all up to the seq of the gap are gone."""
         last, self._lost = self._lost, None
         assert last is not None
         detail = "events were lost: the subscriber was too slow"
@@ -135,7 +135,7 @@ class EventBus:
         """Who is told; without any, there is no need to make events."""
 
     def subscribe(self, wanted: Filter, size: int) -> EventSubscription:
-        """Adds a subscriber.
+        """Add a subscriber.
 
         Args:
             wanted: Tells which events it gets.
@@ -146,17 +146,17 @@ class EventBus:
         return subscription
 
     def unsubscribe(self, subscription: EventSubscription) -> None:
-        """Removes a subscriber."""
+        """Remove a subscriber."""
         self.subscriptions.discard(subscription)
 
     def publish(self, events: Iterable[Event]) -> None:
-        """Hands events to everybody who wants them."""
+        """Hand events to everybody who wants them."""
         for event in events:
             for subscription in self.subscriptions:
                 subscription.offer(event)
 
     def close(self) -> None:
-        """Ends all subscriptions."""
+        """End all subscriptions."""
         for subscription in self.subscriptions:
             subscription.close()
 
@@ -231,7 +231,7 @@ class Recovered:
     """The deliveries that had not ended, oldest first."""
 
     def read_snapshot(self, snapshot: Frame) -> None:
-        """Begins with what a snapshot says."""
+        """Begin with what a snapshot says."""
         self.seq, self.delivery, threads, pending = snapshot
         values = iter(threads)
         for thread, parent, name, tokens in zip(values, values, values, values, strict=True):
@@ -241,7 +241,7 @@ class Recovered:
         self.pending = {queued[1]: PendingDelivery(queued, message) for queued, message in pending}
 
     def read(self, frame: Frame) -> None:
-        """Takes in the entries of one frame."""
+        """Take in the entries of one frame."""
         seq = frame[0]
         events: dict[int, Entry] = {}
         for entry in _entries(frame):
@@ -302,7 +302,7 @@ class EventLog:
         back; until then no segment of the journal begins, for want of its snapshot."""
 
     def recover(self) -> Recovered:
-        """Reads what the journal says of the time before, and numbers on from there."""
+        """Read what the journal says of the time before, and numbers on from there."""
         recovered = Recovered()
         if (snapshot := self._journal.snapshot()) is not None:
             recovered.read_snapshot(snapshot)
@@ -322,7 +322,7 @@ class EventLog:
         xml: bytes = b"",
         detail: str = "",
     ) -> int:
-        """Numbers an event, which is written and told at the next commit, with the time of that.
+        """Number an event, which is written and told at the next commit, with the time of that.
 
         Args:
             kind: What kind of thing happened.
@@ -338,24 +338,24 @@ class EventLog:
         return seq
 
     def opened(self, thread: Thread) -> None:
-        """Notes a new thread, and tells of it."""
+        """Note a new thread, and tell of it."""
         parent = "" if thread.parent is None else thread.parent.id
         self._frame += ("thread_opened", thread.id, thread.name, parent)
         self.seq += 1
 
-    def booked(self, thread: Thread, tokens: int) -> None:
-        """Notes that tokens were used in a thread, and tells of it."""
+    def tokens_recorded(self, thread: Thread, tokens: int) -> None:
+        """Note that tokens were used in a thread, and tell of it."""
         self._frame += ("token_usage", thread.id, thread.name, tokens, thread.tokens)
         self.seq += 1
 
     def pruned(self, threads: Iterable[Thread]) -> None:
-        """Notes that threads are forgotten, and tells of it."""
+        """Note that threads are forgotten, and tell of it."""
         for thread in threads:
             self._frame += ("thread_pruned", thread.id, thread.name)
             self.seq += 1
 
     def queued(self, thread: Thread, seq: int, started: bool = False) -> int:
-        """Notes that a message is for a handler, and gives the delivery's number.
+        """Note that a message is for a handler, and return the delivery's number.
 
         Args:
             thread: The handler's thread.
@@ -369,18 +369,18 @@ class EventLog:
         return number
 
     def _noted(self, seq: int) -> Entry:
-        """Gives the entry of an event that is not yet written."""
+        """Return the entry of an event that is not yet written."""
         events = (entry for entry in _entries([*self._frame, 0]) if isinstance(entry[0], str))
         return next(islice(events, seq - self._frame[0] - 1, None))
 
     def started(self, number: int) -> None:
-        """Notes that a handler is about to see a delivery that has waited."""
+        """Note that a handler is about to see a delivery that has waited."""
         self._frame += (STARTED, number)
         queued, event = self._pending[number]
         self._pending[number] = ((HANDED, *queued[1:]), event)
 
     def finished(self, number: int) -> None:
-        """Notes that a delivery is done with."""
+        """Note that a delivery is done with."""
         self._frame += (FINISHED, number)
         self._pending.pop(number, None)
 
@@ -390,11 +390,11 @@ class EventLog:
         return len(self._frame) > 1
 
     def discard(self) -> None:
-        """Forgets what was noted, where nothing can be written."""
+        """Forget what was noted, where nothing can be written."""
         self._frame = [self.seq]
 
     def commit(self) -> None:
-        """Writes what was noted, as one, and tells subscribers."""
+        """Write what was noted, as one, and tell subscribers."""
         frame = self._frame
         if len(frame) == 1:
             return
@@ -407,7 +407,7 @@ class EventLog:
             self._begin_segment(self.threads)
 
     def _begin_segment(self, threads: Iterable[Thread]) -> None:
-        """Begins a segment of the journal with what all that was written comes to."""
+        """Begin a segment of the journal with what all that was written comes to."""
         alive: list[Any] = []
         for each in threads:
             parent = "" if each.parent is None else each.parent.id
@@ -416,11 +416,11 @@ class EventLog:
         self._journal.begin(self.seq + 1, (self.seq, self._delivery, alive, pending))
 
     async def synced(self) -> None:
-        """Waits until what was committed survives what the journal is set to survive."""
+        """Wait until what was committed survives what the journal is set to survive."""
         await self._journal.synced()
 
     def events(self, containing: str = "", after: int = 0) -> Iterator[Event]:
-        """Gives the events so far, oldest first, and a `gap` in the place of those that are gone.
+        """Return the events so far, oldest first, and a `gap` in the place of those that are gone.
 
         Args:
             containing: A text that is in all events that are looked for, such as a thread's UUID;
@@ -444,7 +444,7 @@ class EventLog:
 
 
 def _entries(frame: Frame) -> Iterator[Entry]:
-    """Gives the entries of a frame."""
+    """Return the entries of a frame."""
     position, end = 1, len(frame) - 1
     while position < end:
         following = position + LENGTHS[frame[position]]
@@ -453,7 +453,7 @@ def _entries(frame: Frame) -> Iterator[Entry]:
 
 
 def _events(frame: Frame) -> Iterator[Event]:
-    """Gives the events of a frame."""
+    """Return the events of a frame."""
     seq, moment = frame[0], frame[-1]
     for entry in _entries(frame):
         if isinstance(entry[0], str):
@@ -462,7 +462,7 @@ def _events(frame: Frame) -> Iterator[Event]:
 
 
 def _event(seq: int, entry: Entry, moment: float) -> Event:
-    """Gives the event that an entry makes up."""
+    """Return the event that an entry makes up."""
     match entry:
         case ("message" | "huh") as kind, thread, sender, to, xml:
             return Event(seq, kind, thread, sender, to, xml, "", moment)
@@ -477,7 +477,7 @@ def _event(seq: int, entry: Entry, moment: float) -> Event:
 
 
 def _gap(seq: int) -> Event:
-    """Tells of events that are gone: all up to a number, as far as they were not given."""
+    """Tell of events that are gone: all up to a number, as far as they were not given."""
     detail = "events are gone: their part of the journal was removed"
     return Event(seq, "gap", "", "core", "", b"", detail, time())
 
@@ -496,7 +496,7 @@ class Wanted:
     """Whom they concern; `None` for everybody."""
 
     def __call__(self, event: Event) -> bool:
-        """Tells whether an event is wanted, as gaps always are."""
+        """Return whether an event is wanted, as gaps always are."""
         return event.kind == "gap" or (
             (self.thread is None or event.thread == self.thread)
             and (self.principal is None or event.concerns(self.principal))
@@ -504,25 +504,25 @@ class Wanted:
 
 
 async def listen(
-    ledger: EventLog, bus: EventBus, size: int, wanted: Wanted, after: int
+    log: EventLog, bus: EventBus, size: int, wanted: Wanted, after: int
 ) -> AsyncGenerator[Event, None]:
-    """Gives events after a number: from the ledger, and then as they happen.
+    """Return events after a number: from the log, and then as they happen.
 
     A `gap` stands for those that the journal has no more.
 
     Args:
-        ledger: Has the events so far.
+        log: Has the events so far.
         bus: Tells of those to come.
         size: How many may wait to be taken before there is a gap.
         wanted: Which events are wanted.
         after: The number of the last event that is known.
     """
-    ledger.commit()
-    upto = ledger.seq
+    log.commit()
+    upto = log.seq
     subscription = bus.subscribe(wanted, size)
     try:
         if after < upto:
-            events = ledger.events(wanted.thread or "", after)
+            events = log.events(wanted.thread or "", after)
             async with aclosing(_in_turns(events)) as past:
                 async for event in past:
                     if after < event.seq <= upto and wanted(event):
@@ -534,20 +534,20 @@ async def listen(
         bus.unsubscribe(subscription)
 
 
-async def history(ledger: EventLog, wanted: Wanted) -> AsyncGenerator[Event, None]:
-    """Gives the messages so far, oldest first.
+async def history(log: EventLog, wanted: Wanted) -> AsyncGenerator[Event, None]:
+    """Return the messages so far, oldest first.
 
     A `gap` stands for the part of the journal that was removed, where messages may have been.
     """
-    ledger.commit()
-    async with aclosing(_in_turns(ledger.events(wanted.thread or ""))) as past:
+    log.commit()
+    async with aclosing(_in_turns(log.events(wanted.thread or ""))) as past:
         async for event in past:
             if event.kind in ("message", "huh", "gap") and wanted(event):
                 yield event
 
 
 async def _in_turns(events: Iterable[Event]) -> AsyncGenerator[Event, None]:
-    """Gives events that are read from a file, and lets others have their turn between them."""
+    """Return events that are read from a file, and let others have their turn between them."""
     for number, event in enumerate(events):
         if number % CHUNK == CHUNK - 1:
             await asyncio.sleep(0)

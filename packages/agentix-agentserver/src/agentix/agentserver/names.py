@@ -54,7 +54,7 @@ PRIMITIVES: Final = {
 
 
 def primitive(tag: str) -> Primitive | None:
-    """Gives the primitive that a tag in Clark notation names; None for any other tag."""
+    """Return the primitive that a tag in Clark notation names; None for any other tag."""
     return PRIMITIVES.get(tag)
 
 
@@ -76,7 +76,7 @@ THREAD_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-
 
 
 def is_ncname(text: str) -> bool:
-    """Tells whether a text is an XML name without a colon, of a length that is allowed."""
+    """Return whether a text is an XML name without a colon, of a length that is allowed."""
     return len(text) <= LONGEST_NAME and NCNAME.fullmatch(text) is not None
 
 
@@ -85,12 +85,12 @@ WHITE_SPACE = re.compile("[ \t\r\n]+")
 
 
 def collapse(text: str) -> str:
-    """Takes the white space of XML off both ends of a text, and makes it one space within."""
+    """Take the white space of XML off both ends of a text, and make it one space within."""
     return WHITE_SPACE.sub(" ", text).strip(" ")
 
 
 def check_listener_name(name: str) -> None:
-    """Checks that a listener may have a name: segments joined by dots, each an XML name.
+    """Check that a listener may have a name: segments joined by dots, each an XML name.
 
     Raises:
         RegistrationError: It may not; the message names it and says why.
@@ -108,7 +108,7 @@ def check_listener_name(name: str) -> None:
 
 
 def root_tag(listener: str, class_name: str) -> str:
-    """Derives the root tag by which payloads find their listener.
+    """Derive the root tag by which payloads find their listener.
 
     Args:
         listener: The registered name, such as `calculator.add`.
@@ -128,12 +128,12 @@ def root_tag(listener: str, class_name: str) -> str:
 
 
 def listener_namespace(listener: str) -> str:
-    """Gives the XML namespace that is a listener's own, accepted beside no namespace at all."""
+    """Return the XML namespace that is a listener's own, accepted beside no namespace at all."""
     return f"https://xml-pipeline.org/ns/listener/{listener.lower()}/v1"
 
 
 def is_thread_id(text: str) -> bool:
-    """Tells whether a text is a thread's id: a canonical, lower-case UUID of version 4."""
+    """Return whether a text is a thread's id: a canonical, lower-case UUID of version 4."""
     return THREAD_ID.fullmatch(text) is not None
 
 
@@ -150,7 +150,7 @@ VARIANTS = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
 def new_thread_id() -> str:
-    """Makes a thread's id: a UUID of version 4, from the randomness of the system."""
+    """Make a thread's id: a UUID of version 4, from the randomness of the system."""
     try:
         return FRESH.pop()
     except IndexError:
@@ -160,7 +160,7 @@ def new_thread_id() -> str:
 
 
 def spelled(digits: str) -> str:
-    """Spells 32 random digits as a UUID of version 4, of which two are not random."""
+    """Spell 32 random digits as a UUID of version 4, of which two are not random."""
     variant = VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
@@ -180,11 +180,11 @@ class Principal:
 
     @staticmethod
     def of(principal: "Principal | str") -> "Principal":
-        """Gives a principal by its name, one who may send everything and is no admin."""
+        """Return a principal by its name, one who may send everything and is no admin."""
         return _named(principal) if isinstance(principal, str) else principal
 
     def may_send(self, root: str) -> bool:
-        """Tells whether it may send messages of a root tag."""
+        """Return whether it may send messages of a root tag."""
         return self.roots is None or root in self.roots
 
 

@@ -135,10 +135,10 @@ class Organism:
         self._registry = ListenerRegistry()
         self._bus = EventBus()
         self._journal = self._make_journal()
-        self._ledger = EventLog(self._journal, self._bus)
+        self._log = EventLog(self._journal, self._bus)
         self._handlers = make_handler_runner(spec, directory)
         self._registrar = Registrar(self._handlers, spec.limits, directory / spec.schemas)
-        self._trusted: list[InProcessListener] = []
+        self._in_process: list[InProcessListener] = []
         self._gateways: dict[str, GatewaySpec] = {}
         self._resources = AsyncExitStack()
         self._running = False
@@ -146,7 +146,7 @@ class Organism:
         self._deadlines = Deadlines()
         self.pump = Pump(
             self._registry,
-            self._ledger,
+            self._log,
             self._handlers,
             spec.limits,
             spec.meta,
@@ -156,10 +156,10 @@ class Organism:
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
-        """Makes an organism of an `organism.yaml`, which is checked and not yet started.
+        """Make an organism of an `organism.yaml`, which is checked and not yet started.
 
         Raises:
-            SpecError: The file says what an organism can not be.
+            SpecError: The file says what an organism cannot be.
         """
         file = Path(path).absolute()
         return cls(load_spec(file), file.parent)
@@ -176,16 +176,16 @@ class Organism:
         )
 
     async def __aenter__(self) -> Self:
-        """Starts workers, registers every listener, and delivers what the journal holds.
+        """Start workers, register every listener, and deliver what the journal holds.
 
         Raises:
-            RegistrationError: A listener can not be registered; nothing was started.
-            JournalError: The journal can not be used.
+            RegistrationError: A listener cannot be registered; nothing was started.
+            JournalError: The journal cannot be used.
         """
         async with AsyncExitStack() as resources:
             resources.enter_context(self._journal)
             # Before anything is told, because numbers go on from the time before.
-            recovered = self._ledger.recover()
+            recovered = self._log.recover()
             # What is there when workers start is hidden from them, names of listeners included.
             resources.enter_context(
                 temporary_directory_if_empty(self.directory / self.spec.schemas)
@@ -196,7 +196,7 @@ class Organism:
             await self._register_all()
             resources.callback(self._bus.close)
             resources.push_async_callback(self.pump.aclose)
-            await self._bring_back(recovered)
+            await self._restore(recovered)
             await self._boot()
             self._resources = resources.pop_all()
         self._running = True
@@ -214,10 +214,10 @@ class Organism:
 
     @asynccontextmanager
     async def registered(self) -> AsyncIterator[Self]:
-        """Registers every listener and starts nothing, to look at what there would be.
+        """Register every listener and start nothing, to look at what there would be.
 
         Raises:
-            RegistrationError: A listener can not be registered.
+            RegistrationError: A listener cannot be registered.
         """
         async with AsyncExitStack() as resources:
             await self._handlers.start()
@@ -227,10 +227,10 @@ class Organism:
             yield self
 
     async def _make_all(self) -> list[Listener]:
-        """Fills the registry, and gives those listeners that are not trusted."""
+        """Fill the registry, and return those that run elsewhere."""
         listeners = await self._registrar.make(self.spec.listeners)
-        trusted = [self._registrar.make_trusted(each) for each in self._trusted]
-        self._registry.add([*listeners, *trusted])
+        in_process = [self._registrar.make_in_process(each) for each in self._in_process]
+        self._registry.add([*listeners, *in_process])
         return listeners
 
     async def _register_all(self) -> None:
@@ -240,14 +240,14 @@ class Organism:
 
     def _tell_state(self, listener: Listener, state: str) -> None:
         detail = f"{state}, root tag {listener.root}"
-        self._ledger.event("listener_state", sender=listener.name, detail=detail)
+        self._log.event("listener_state", sender=listener.name, detail=detail)
 
-    async def _bring_back(self, recovered: Recovered) -> None:
-        """Brings back the threads of the time before; delivers or reports what was under way."""
-        self.pump.threads.bring_back(recovered.threads)
+    async def _restore(self, recovered: Recovered) -> None:
+        """Bring back the threads of the time before; deliver or reports what was under way."""
+        self.pump.threads.restore(recovered.threads)
         for id, tokens in recovered.tokens.items():  # noqa: A001 - the thread's word for it
             self._thread(id).tokens = tokens
-        self._ledger.threads = self.pump.threads
+        self._log.threads = self.pump.threads
         for thread in self.pump.threads:
             if thread.parent is None and thread.name == SYSTEM:
                 self.pump.prune(thread, True)
@@ -255,16 +255,16 @@ class Organism:
             await self.pump.redeliver(pending)
 
     async def _boot(self) -> None:
-        """Tells the organism's own thread that everybody is registered."""
+        """Tell the organism's own thread that everybody is registered."""
         root = self.pump.threads.open_root(new_thread_id(), SYSTEM)
-        self._ledger.opened(root)
+        self._log.opened(root)
         boot = etree.Element(f"{{{CORE_NAMESPACE}}}boot", nsmap={None: CORE_NAMESPACE})
         xml = build_envelope(CORE, SYSTEM, root.id, boot)
-        self._ledger.event("message", thread=root.id, sender=CORE, to=SYSTEM, xml=xml)
+        self._log.event("message", thread=root.id, sender=CORE, to=SYSTEM, xml=xml)
         self.pump.commit()
 
     async def post(self, message: bytes, principal: Principal | str = LOCAL) -> Receipt:
-        """Takes an envelope; it is in the journal when this returns.
+        """Take an envelope; it is in the journal when this returns.
 
         A message that is refused is answered by a `<huh>`, which is an event as any reply is.
 
@@ -275,19 +275,19 @@ class Organism:
         Raises:
             OrganismClosedError: The organism does not run.
             TypeError: The message is not bytes.
-            JournalError: The journal can not be written; the message is not taken.
+            JournalError: The journal cannot be written; the message is not taken.
         """
         self._check_message(message)
-        seq = self._ledger.seq
+        seq = self._log.seq
         state = await self.pump.post(message, Principal.of(principal))
         self._check_running()
-        await state.exchange.wait_written()
+        await state.call.wait_written()
         return Receipt(state.thread_id, seq)
 
     async def call(
         self, message: bytes, principal: Principal | str = LOCAL, *, timeout: float = 60.0
     ) -> list[bytes]:
-        """Posts an envelope, and waits until nothing that follows from it is under way.
+        """Post an envelope, and wait until nothing that follows from it is under way.
 
         Args:
             message: The bytes of a `<message>`.
@@ -301,17 +301,17 @@ class Organism:
             CallTimeoutError: Something is still under way.
             OrganismClosedError: The organism does not run, or ended meanwhile.
             TypeError: The message is not bytes.
-            JournalError: The journal can not be written; the message is not taken.
+            JournalError: The journal cannot be written; the message is not taken.
         """
         self._check_message(message)
         state = await self.pump.post(message, Principal.of(principal))
         self._check_running()
-        exchange = state.exchange
+        call = state.call
         try:
-            await exchange.wait_ended(self._deadlines, timeout)
+            await call.wait_ended(self._deadlines, timeout)
         except TimeoutError:
-            raise CallTimeoutError(state.thread_id, exchange.replies) from None
-        return exchange.replies
+            raise CallTimeoutError(state.thread_id, call.replies) from None
+        return call.replies
 
     def _check_running(self) -> None:
         if not self._running:
@@ -329,7 +329,7 @@ class Organism:
         after_seq: int | None = 0,
         principal: Principal | str | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Gives events as they happen, after those that have happened already.
+        """Return events as they happen, after those that have happened already.
 
         A subscriber that is too slow gets a `gap`: the events before its `seq` are to be had by
         listening again. A `gap` among those that have happened is for good: the journal has them
@@ -340,15 +340,15 @@ class Organism:
             after_seq: The number of the last event that is known; `None` for those from now on.
             principal: Whose events are wanted; `None` for everybody's.
         """
-        after = self._ledger.seq if after_seq is None else after_seq
+        after = self._log.seq if after_seq is None else after_seq
         name = None if principal is None else Principal.of(principal).name
         size = self.spec.limits.subscriber_events
-        return listen(self._ledger, self._bus, size, Wanted(thread, name), after)
+        return listen(self._log, self._bus, size, Wanted(thread, name), after)
 
     def history(
         self, thread: str, principal: Principal | str | None = None
     ) -> AsyncGenerator[Event, None]:
-        """Gives the messages of a thread, oldest first; those of threads that ended, too.
+        """Return the messages of a thread, oldest first; those of threads that ended, too.
 
         A `gap` comes first where the journal has not all events any more.
 
@@ -357,10 +357,10 @@ class Organism:
             principal: Whose messages are wanted; `None` for everybody's.
         """
         name = None if principal is None else Principal.of(principal).name
-        return history(self._ledger, Wanted(thread, name))
+        return history(self._log, Wanted(thread, name))
 
     def describe(self, name: str) -> Capability:
-        """Gives what callers of a listener need to know.
+        """Return what callers of a listener need to know.
 
         Raises:
             KeyError: There is no listener of that name.
@@ -371,12 +371,12 @@ class Organism:
         return capability_of(listener)
 
     def catalog(self, principal: Principal | str = LOCAL) -> list[Capability]:
-        """Gives the listeners that a principal may call."""
+        """Return the listeners that a principal may call."""
         listeners = allowed_listeners(self._registry, Principal.of(principal))
         return [capability_of(listener) for listener in listeners]
 
     def peers(self, name: str) -> list[Capability]:
-        """Gives what a listener may call, groups as one, for the prompt of a model.
+        """Return what a listener may call, groups as one, for the prompt of a model.
 
         Raises:
             KeyError: There is no listener of that name.
@@ -392,11 +392,11 @@ class Organism:
         ]
 
     def threads(self) -> list[ThreadInfo]:
-        """Gives the threads that are alive."""
+        """Return the threads that are alive."""
         return [ThreadInfo(thread.id, thread.path) for thread in self.pump.threads]
 
     def close_thread(self, thread: str, principal: Principal | str = LOCAL) -> bool:
-        """Ends a conversation and frees its threads.
+        """End a conversation and frees its threads.
 
         Returns:
             Whether there was such a conversation of the principal.
@@ -409,20 +409,20 @@ class Organism:
         return True
 
     def tokens_left(self, thread: str) -> int | None:
-        """Gives the tokens that a listener may still use in a thread; `None` for no limit."""
+        """Return the tokens that a listener may still use in a thread; `None` for no limit."""
         found = self._thread(thread)
         listener = self._registry.get(found.name)
         if listener is None or listener.tokens is None:
             return None
         return max(0, listener.tokens - found.tokens)
 
-    def book(self, thread: str, tokens: int) -> None:
-        """Books tokens to a thread.
+    def record_tokens(self, thread: str, tokens: int) -> None:
+        """Book tokens to a thread.
 
         Raises:
             KeyError: There is no such thread.
         """
-        self.pump.book(self._thread(thread), tokens)
+        self.pump.record_tokens(self._thread(thread), tokens)
 
     def _thread(self, id: str) -> Thread:  # noqa: A002 - the thread's word for it
         thread = self.pump.threads.get(id)
@@ -431,7 +431,7 @@ class Organism:
         return thread
 
     def graph(self, format: str = "mermaid", team: str | None = None) -> str:  # noqa: A002 - the protocol's word
-        """Draws the organism.
+        """Draw the organism.
 
         Args:
             format: `mermaid`, `graphviz` or `json`.
@@ -444,32 +444,32 @@ class Organism:
         return draw(graph if team is None else graph.team(team), format)
 
     def status(self) -> dict[str, Any]:
-        """Gives facts about the organism, as JSON has them."""
+        """Return facts about the organism, as JSON has them."""
         return {
             "name": self.spec.organism.name,
             "running": self._running,
             "listeners": len(self._registry),
             "threads": len(self.pump.threads),
             "handlers_running": self.pump.running,
-            "last_seq": self._ledger.seq,
+            "last_seq": self._log.seq,
             "isolation": self._handlers.report().lines(),
         }
 
-    async def settled(self) -> None:
-        """Waits until nothing is under way."""
-        await self.pump.settled()
+    async def wait_idle(self) -> None:
+        """Wait until nothing is under way."""
+        await self.pump.wait_idle()
 
     def security(self, principal: str, detail: str) -> None:
-        """Records a security event that a gateway saw."""
+        """Record a security event that a gateway saw."""
         logger.warning("%s: %s", principal, detail)
-        self._ledger.event("security", sender=principal, detail=detail)
+        self._log.event("security", sender=principal, detail=detail)
         self.pump.commit()
 
     async def register(self, spec: ListenerSpec) -> Capability:
-        """Adds a listener while messages flow.
+        """Add a listener while messages flow.
 
         Raises:
-            RegistrationError: It can not be registered; nothing has changed.
+            RegistrationError: It cannot be registered; nothing has changed.
         """
         async with self._changes:
             (listener,) = await self._registrar.make([spec])
@@ -480,7 +480,7 @@ class Organism:
         return capability_of(listener)
 
     async def unregister(self, name: str) -> None:
-        """Removes a listener; its threads stay, and messages for it lead nowhere.
+        """Remove a listener; its threads stay, and messages for it lead nowhere.
 
         Raises:
             KeyError: There is no listener of that name.
@@ -491,22 +491,22 @@ class Organism:
         self._tell_state(listener, "unregistered")
         self.pump.commit()
 
-    def add_trusted(self, trusted: InProcessListener) -> None:
-        """Adds a listener that runs in the pump, before the start or after it.
+    def add_in_process(self, listener: InProcessListener) -> None:
+        """Add a listener that runs in the pump, before the start or after it.
 
         Raises:
             RegistrationError: Its name or root tag is taken.
         """
         if not self._running:
-            self._trusted.append(trusted)
+            self._in_process.append(listener)
             return
-        listener = self._registrar.make_trusted(trusted)
-        self._registry.add([listener])
-        self._tell_state(listener, "registered")
+        made = self._registrar.make_in_process(listener)
+        self._registry.add([made])
+        self._tell_state(made, "registered")
         self.pump.commit()
 
-    def remove_trusted(self, name: str) -> None:
-        """Removes a listener that runs in the pump.
+    def remove_in_process(self, name: str) -> None:
+        """Remove a listener that runs in the pump.
 
         Raises:
             KeyError: There is none of that name.
@@ -517,11 +517,11 @@ class Organism:
         self.pump.commit()
 
     def gateways(self) -> list[GatewaySpec]:
-        """Gives the other organisms, those that only call this one included."""
+        """Return the other organisms, those that only call this one included."""
         passive = {each.name: each for each in self.spec.gateways if each.remote_url is None}
         return [*(passive | self._gateways).values()]
 
-    def add_gateway(self, gateway: GatewaySpec, trusted: InProcessListener) -> None:
-        """Adds another organism, which is called through a trusted listener of its name."""
-        self.add_trusted(trusted)
+    def add_gateway(self, gateway: GatewaySpec, listener: InProcessListener) -> None:
+        """Add another organism, which is called through a listener of its name."""
+        self.add_in_process(listener)
         self._gateways[gateway.name] = gateway

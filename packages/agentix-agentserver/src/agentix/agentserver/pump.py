@@ -46,39 +46,39 @@ class Turns:
     and while messages keep coming, is written together, a turn at a time.
 
     Args:
-        ledger: What writes.
+        log: What writes.
         begin: Gives a delivery to its handler.
         abandon: Ends a delivery that no handler may see.
     """
 
     def __init__(
         self,
-        ledger: EventLog,
+        log: EventLog,
         begin: Callable[[Delivery], None],
         abandon: Callable[[Delivery], None],
     ) -> None:
-        self._ledger = ledger
+        self._log = log
         self._begin = begin
         self._abandon = abandon
         self._gathering = False
         self._broken: JournalError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.accepted: list[PendingCall] = []
-        """The exchanges whose messages are to be acknowledged."""
+        """The calls whose messages are to be acknowledged."""
         self.starting: list[Delivery] = []
         """The deliveries that are to be given to their handlers."""
         self.ended: list[PendingCall] = []
-        """The exchanges of which nothing is under way."""
+        """The calls of which nothing is under way."""
 
     def soon(self) -> None:
-        """Has everything written in this turn of the loop or in the next."""
+        """Have everything written in this turn of the loop or in the next."""
         if not self._gathering:
             self._gathering = True
             asyncio.get_running_loop().call_soon(self._turn)
             self._write_or_fail()
 
     def _turn(self) -> None:
-        if self.accepted or self.starting or self.ended or self._ledger.waiting:
+        if self.accepted or self.starting or self.ended or self._log.waiting:
             asyncio.get_running_loop().call_soon(self._turn)
             self._write_or_fail()
         else:
@@ -89,10 +89,10 @@ class Turns:
             self.write()
 
     def write(self) -> None:
-        """Writes everything now, and lets it have its effects.
+        """Write everything now, and let it have its effects.
 
         Raises:
-            JournalError: It can not be written.
+            JournalError: It cannot be written.
         """
         accepted, self.accepted = self.accepted, []
         starting, self.starting = self.starting, []
@@ -102,33 +102,33 @@ class Turns:
         except JournalError as error:
             self._fail([*accepted, *ended], starting, error)
             raise
-        for exchange in ended:
-            exchange.end()
-        if self._ledger.on_disk:
+        for call in ended:
+            call.end()
+        if self._log.on_disk:
             self._follow(self._after_sync(accepted, starting))
         else:
             self._release(accepted, starting)
 
     def _commit(self) -> None:
-        """Writes, unless that failed before: what was lost then may be of any message since."""
+        """Write, unless that failed before: what was lost then may be of any message since."""
         try:
             if self._broken is not None:
                 raise self._broken.with_traceback(None)
-            self._ledger.commit()
+            self._log.commit()
         except JournalError as error:
             self._broken = error
-            self._ledger.discard()
+            self._log.discard()
             raise
 
     def _release(self, accepted: list[PendingCall], starting: list[Delivery]) -> None:
-        for exchange in accepted:
-            exchange.written()
+        for call in accepted:
+            call.written()
         for delivery in starting:
             self._begin(delivery)
 
     async def _after_sync(self, accepted: list[PendingCall], starting: list[Delivery]) -> None:
         try:
-            await self._ledger.synced()
+            await self._log.synced()
         except JournalError as error:
             self._broken = error
             self._fail(accepted, starting, error)
@@ -136,13 +136,13 @@ class Turns:
         self._release(accepted, starting)
 
     def _fail(
-        self, exchanges: list[PendingCall], starting: list[Delivery], error: JournalError
+        self, calls: list[PendingCall], starting: list[Delivery], error: JournalError
     ) -> None:
-        """Tells who waits, and makes way for those behind, who are to be told, too."""
-        for exchange in exchanges:
-            exchange.fail(error)
+        """Tell who waits, and make way for those behind, who are to be told, too."""
+        for call in calls:
+            call.fail(error)
         for delivery in starting:
-            delivery.state.exchange.fail(error)
+            delivery.state.call.fail(error)
             self._abandon(delivery)
 
     def _follow(self, work: Coroutine[Any, Any, None]) -> None:
@@ -151,7 +151,7 @@ class Turns:
         task.add_done_callback(self._tasks.discard)
 
     async def aclose(self) -> None:
-        """Writes and acknowledges what is left."""
+        """Write and acknowledges what is left."""
         self._write_or_fail()
         await asyncio.gather(*self._tasks)
 
@@ -164,7 +164,7 @@ class Pump:
 
     Args:
         registry: The listeners.
-        ledger: What happened.
+        log: What happened.
         handlers: What runs the code of listeners.
         limits: What is bounded.
         meta: Who may ask about listeners.
@@ -174,7 +174,7 @@ class Pump:
     def __init__(
         self,
         registry: ListenerRegistry,
-        ledger: EventLog,
+        log: EventLog,
         handlers: Handlers,
         limits: LimitsSpec,
         meta: MetaSpec,
@@ -183,21 +183,21 @@ class Pump:
     ) -> None:
         self.threads = ThreadRegistry()
         self._registry = registry
-        self._ledger = ledger
+        self._log = log
         self._handlers = handlers
         self._scheduler = Scheduler(
             limits.concurrent_handlers, limits.concurrent_per_listener, depth_first=depth_first
         )
         bounds = MessageLimits(size=limits.message_bytes)
-        ingress = Ingress(registry, self.threads, ledger, bounds)
+        ingress = Ingress(registry, self.threads, log, bounds)
         self._emitter = Emitter(
-            registry, ledger, ingress, bounds, limits.depth, self.process, self.prune
+            registry, log, ingress, bounds, limits.depth, self.process, self.prune
         )
         self.ingress = Pipeline(ingress.steps())
         """The steps of every message, before those of its listener."""
-        self.system = Pipeline(System(ledger, self._emitter, Meta(meta, registry)).steps())
+        self.system = Pipeline(System(log, self._emitter, Meta(meta, registry)).steps())
         """The steps of messages that no listener gets."""
-        self._turns = Turns(ledger, self._begin, self._finish)
+        self._turns = Turns(log, self._begin, self._finish)
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
         self._quiet: asyncio.Future[None] | None = None
@@ -211,21 +211,21 @@ class Pump:
         return self._scheduler.running
 
     async def post(self, message: bytes, principal: Principal) -> MessageState:
-        """Takes an external message; its exchange tells when it is written, and when it is over."""
-        exchange = PendingCall()
-        state = MessageState(message, exchange, principal.name)
+        """Take an external message; its call tells when it is written, and when it is over."""
+        call = PendingCall()
+        state = MessageState(message, call, principal.name)
         state.principal = principal
         if principal.name in self._registry or principal.name in RESERVED:
             detail = f"{principal.name} is the name of a listener, or of the pump"
             state.error = Failure(CannedText.MALFORMED, detail, security=True)
         await self.process(state)
-        self._turns.accepted.append(exchange)
-        self._release(exchange)
+        self._turns.accepted.append(call)
+        self._release(call)
         self._turns.soon()
         return state
 
     async def process(self, state: MessageState) -> None:
-        """Takes a message through its steps, and on to its listeners or out of the organism."""
+        """Take a message through its steps, and on to its listeners or out of the organism."""
         if state.error is None:
             try:
                 waiting = self.ingress.run(state)
@@ -245,7 +245,7 @@ class Pump:
             self._deliver(state)
 
     async def _accept(self, state: MessageState, target: Target) -> None:
-        """Takes a message through the pipeline of one of its listeners."""
+        """Take a message through the pipeline of one of its listeners."""
         if state.error is not None:  # on the way to another one
             return
         assert state.payload_tree is not None
@@ -265,31 +265,31 @@ class Pump:
             logger.exception("a system step failed on a message of %s", state.from_id)
 
     def _record(self, state: MessageState) -> int:
-        """Writes a message to the audit log, with what was repaired in it."""
+        """Write a message to the audit log, with what was repaired in it."""
         kind: EventKind = "huh" if state.is_huh else "message"
         to = state.to or ""
-        seq = self._ledger.event(kind, state.thread_id, state.from_id, to, state.canonical)
+        seq = self._log.event(kind, state.thread_id, state.from_id, to, state.canonical)
         if state.repairs:
             detail = "; ".join(state.repairs)
-            self._ledger.event("repair", state.thread_id, state.from_id, to, detail=detail)
+            self._log.event("repair", state.thread_id, state.from_id, to, detail=detail)
         return seq
 
     def _deliver(self, state: MessageState) -> None:
         seq = self._record(state)
         if not state.target_listeners:
-            state.exchange.replies.append(state.canonical)
+            state.call.replies.append(state.canonical)
         for target in state.target_listeners:
             delivery = Delivery(0, target, state)
             starts = self._enqueue(delivery)
-            delivery.number = self._ledger.queued(target.thread, seq, starts)
+            delivery.number = self._log.queued(target.thread, seq, starts)
 
     def _enqueue(self, delivery: Delivery) -> bool:
-        """Lets a delivery start, or wait for those before it in its thread, or for a slot.
+        """Let a delivery start, or wait for those before it in its thread, or for a slot.
 
         Returns:
             Whether it starts, which is for the caller to note.
         """
-        delivery.state.exchange.outstanding += 1
+        delivery.state.call.outstanding += 1
         self._under_way += 1
         thread = delivery.target.thread
         if thread.busy:
@@ -304,16 +304,16 @@ class Pump:
         return True
 
     def _start(self, delivery: Delivery) -> None:
-        """Lets a delivery start that has waited."""
-        self._ledger.started(delivery.number)
+        """Let a delivery start that has waited."""
+        self._log.started(delivery.number)
         self._turns.starting.append(delivery)
 
     def commit(self) -> None:
-        """Writes and tells what happened, then lets handlers see what is for them."""
+        """Write and tell what happened, then let handlers see what is for them."""
         self._turns.write()
 
     def _begin(self, delivery: Delivery) -> None:
-        """Gives a delivery to its handler."""
+        """Return a delivery to its handler."""
         if self._closing:  # the journal has it as begun, and the next start reports it
             return
         target, state = delivery.target, delivery.state
@@ -328,7 +328,7 @@ class Pump:
             failure = Failure(CannedText.LIMIT_EXCEEDED, excess)
             self._conclude(delivery, failure)
         elif listener.source is None:
-            self._keep(asyncio.create_task(self._call_trusted(delivery)))
+            self._keep(asyncio.create_task(self._call_in_process(delivery)))
         else:
             self._give(delivery, listener.source)
 
@@ -347,13 +347,13 @@ class Pump:
             logger.exception("%s could not be called", source.name)
             self._conclude(delivery, Failure(CannedText.HANDLER_FAILED, repr(error)))
 
-    async def _call_trusted(self, delivery: Delivery) -> None:
+    async def _call_in_process(self, delivery: Delivery) -> None:
         listener = delivery.target.listener
-        assert listener.trusted is not None
+        assert listener.in_process is not None
         outcome: bytes | HandlerFailed
         try:
             async with asyncio.timeout(listener.handler_seconds):
-                outcome = await listener.trusted.handle(self._request(delivery))
+                outcome = await listener.in_process.handle(self._request(delivery))
         except TimeoutError:
             outcome = HandlerFailed(FailureKind.TIMED_OUT, "the deadline passed")
         except asyncio.CancelledError:
@@ -376,17 +376,17 @@ class Pump:
             thread_id=thread.id,
             caller=caller.name,
             caller_thread=caller.id,
-            book=lambda tokens: self.book(caller, tokens),
+            record_tokens=lambda tokens: self.record_tokens(caller, tokens),
         )
 
-    def book(self, thread: Thread, tokens: int) -> None:
-        """Adds tokens to what was used in a thread, and tells of it."""
+    def record_tokens(self, thread: Thread, tokens: int) -> None:
+        """Add tokens to what was used in a thread, and tell of it."""
         record_tokens(thread, tokens)
-        self._ledger.booked(thread, tokens)
+        self._log.tokens_recorded(thread, tokens)
         self.commit()
 
     def _returned(self, delivery: Delivery, outcome: bytes | HandlerFailed) -> None:
-        """Takes what a handler returned, or how it failed."""
+        """Take what a handler returned, or how it failed."""
         if self._closing:  # it is reported, too
             return
         self._conclude(delivery, outcome if isinstance(outcome, bytes) else _failure_of(outcome))
@@ -401,7 +401,7 @@ class Pump:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, delivery: Delivery, outcome: bytes | Failure) -> None:
-        """Sends what a handler emits, or tells its caller that it failed."""
+        """Send what a handler emits, or tell its caller that it failed."""
         try:
             if delivery.target.thread.alive:
                 if isinstance(outcome, bytes):
@@ -415,7 +415,7 @@ class Pump:
                 self._finish(delivery)
 
     async def _give_up(self, delivery: Delivery, error: Exception) -> None:
-        """Tells the caller of a handler that what it returned could not be sent."""
+        """Tell the caller of a handler that what it returned could not be sent."""
         name = delivery.target.listener.name
         logger.error("what %s returned could not be sent", name, exc_info=error)
         try:
@@ -424,7 +424,7 @@ class Pump:
             logger.exception("the caller of %s could not be told of a failure", name)
 
     def _finish(self, delivery: Delivery) -> None:
-        """Ends a delivery, and starts what waited for it."""
+        """End a delivery, and start what waited for it."""
         thread = delivery.target.thread
         self._drop(delivery)
         following = self._scheduler.give(delivery.target.listener.name)
@@ -440,26 +440,26 @@ class Pump:
         self._turns.soon()
 
     def _drop(self, delivery: Delivery) -> None:
-        """Notes that a delivery is done with."""
-        self._ledger.finished(delivery.number)
-        self._release(delivery.state.exchange)
+        """Note that a delivery is done with."""
+        self._log.finished(delivery.number)
+        self._release(delivery.state.call)
         self._under_way -= 1
         if not self._under_way:
             self._rest()
 
     def _rest(self) -> None:
-        """Tells who waits that nothing is under way."""
+        """Tell who waits that nothing is under way."""
         quiet, self._quiet = self._quiet, None
         if quiet is not None:
             quiet.set_result(None)
 
-    def _release(self, exchange: PendingCall) -> None:
-        exchange.outstanding -= 1
-        if not exchange.outstanding:
-            self._turns.ended.append(exchange)
+    def _release(self, call: PendingCall) -> None:
+        call.outstanding -= 1
+        if not call.outstanding:
+            self._turns.ended.append(call)
 
     def prune(self, thread: Thread, itself: bool) -> None:
-        """Forgets what is below a thread, and the thread itself where that is said."""
+        """Forget what is below a thread, and the thread itself where that is said."""
         pruned = self.threads.prune(thread, itself=itself)
         if not pruned:
             return
@@ -467,13 +467,13 @@ class Pump:
             for delivery in each.queue or ():
                 self._drop(delivery)
             each.queue = None
-        self._ledger.pruned(pruned)
+        self._log.pruned(pruned)
         self._forgotten += [(each.name, each.id) for each in pruned if each.parent is not None]
         if self._forgetting is None and self._forgotten:
             self._forgetting = asyncio.create_task(self._forget())
 
     async def _forget(self) -> None:
-        """Ends the workers of threads that were pruned, one after the other."""
+        """End the workers of threads that were pruned, one after the other."""
         try:
             while self._forgotten:
                 name, thread = self._forgotten.pop()
@@ -485,10 +485,10 @@ class Pump:
             self._forgetting = None
 
     async def redeliver(self, pending: PendingDelivery) -> None:
-        """Delivers what was waiting when the organism ended, and reports what was at a handler."""
+        """Deliver what was waiting when the organism ended, and reports what was at a handler."""
         thread = self.threads.get(pending.thread)
         if thread is None:
-            self._ledger.finished(pending.number)
+            self._log.finished(pending.number)
             return
         state = MessageState(pending.message.xml, PendingCall(), pending.message.sender)
         state.is_huh = pending.message.kind == "huh"
@@ -502,13 +502,13 @@ class Pump:
                 await self._accept(state, target)
                 if state.error is None:
                     if self._enqueue(Delivery(pending.number, target, state)):
-                        self._ledger.started(pending.number)
+                        self._log.started(pending.number)
                     return
         await self._report(thread, state)
-        self._ledger.finished(pending.number)
+        self._log.finished(pending.number)
 
     def _targets_again(self, state: MessageState, thread: Thread) -> tuple[Target, ...]:
-        """Gives the target of a message that was under way; none where it is gone."""
+        """Return the target of a message that was under way; none where it is gone."""
         listener = self._registry.get(thread.name)
         if listener is None or state.payload_tree is None:
             return ()
@@ -519,15 +519,15 @@ class Pump:
         return () if index is None else (Target(listener, thread, index),)
 
     async def _report(self, thread: Thread, state: MessageState) -> None:
-        """Tells a caller that the organism ended while its message was at a handler."""
+        """Tell a caller that the organism ended while its message was at a handler."""
         name = thread.name
         logger.warning("%s: a message of thread %s was cut off by a restart", name, thread.id)
         attempt = b"" if state.payload_tree is None else canonical(state.payload_tree)
         element = huh(CannedText.HANDLER_FAILED, attempt)
-        await self._emitter.reply(thread.parent, element, CORE, state.exchange, is_huh=True)
+        await self._emitter.reply(thread.parent, element, CORE, state.call, is_huh=True)
 
-    async def settled(self) -> None:
-        """Waits until nothing is under way."""
+    async def wait_idle(self) -> None:
+        """Wait until nothing is under way."""
         while self._under_way and not self._closing:
             if self._quiet is None:
                 self._quiet = asyncio.get_running_loop().create_future()
@@ -536,7 +536,7 @@ class Pump:
             await asyncio.wait([self._forgetting])
 
     async def aclose(self) -> None:
-        """Ends what is under way; the journal keeps it, and the next start reports it."""
+        """End what is under way; the journal keeps it, and the next start reports it."""
         self._closing = True
         self._rest()
         tasks = [*self._tasks] if self._forgetting is None else [*self._tasks, self._forgetting]
@@ -547,7 +547,7 @@ class Pump:
 
 
 def _failure_of(failed: HandlerFailed) -> Failure:
-    """Gives what the caller of a handler is told of its failure, and the reason for the log."""
+    """Return what the caller of a handler is told of its failure, and the reason for the log."""
     match failed.kind:
         case FailureKind.WRONG_TYPE:
             text = CannedText.NO_BYTES

@@ -50,7 +50,7 @@ class MessageState:
 
     Args:
         raw_bytes: The envelope, as it came or as the pump built it.
-        exchange: What is under way for the external message that this one follows from.
+        call: What is under way for the external message that this one follows from.
         from_id: Who sent it, as the pump knows.
     """
 
@@ -93,10 +93,10 @@ class MessageState:
     error: Failure | None = None
     """Why it goes no further."""
 
-    def __init__(self, raw_bytes: bytes, exchange: "PendingCall", from_id: str) -> None:
+    def __init__(self, raw_bytes: bytes, call: "PendingCall", from_id: str) -> None:
         self.raw_bytes = raw_bytes
         """The envelope, as it came or as the pump built it."""
-        self.exchange = exchange
+        self.call = call
         """What is under way for the external message that this one follows from."""
         self.from_id = from_id
         """Who sent it, as the pump knows."""
@@ -115,7 +115,7 @@ _S = TypeVar("_S", bound=Callable[..., object])
 
 
 def from_outside(step: _S) -> _S:
-    """Marks a step that has nothing to do for a message that the pump composed itself."""
+    """Mark a step that has nothing to do for a message that the pump composed itself."""
     step.__dict__["from_outside"] = True
     return step
 
@@ -142,7 +142,7 @@ class Pipeline:
         return tuple(map(_name_of, self._steps))
 
     def replace(self, name: str, *steps: Step) -> None:
-        """Puts other steps in the place of one; none removes it.
+        """Put other steps in the place of one; none removes it.
 
         Raises:
             KeyError: There is no step of that name.
@@ -153,11 +153,11 @@ class Pipeline:
         self._set((*self._steps[:index], *steps, *self._steps[index + 1 :]))
 
     def insert(self, index: int, step: Step) -> None:
-        """Puts a step before the one at an index; messages under way keep the steps they had."""
+        """Put a step before the one at an index; messages under way keep the steps they had."""
         self._set((*self._steps[:index], step, *self._steps[index:]))
 
     def run(self, state: MessageState) -> Awaitable[None] | None:
-        """Takes a message through the steps; one that has failed before goes through them all.
+        """Take a message through the steps; one that has failed before goes through them all.
 
         Returns:
             What is left to be awaited; `None` where no step waits for anything.
@@ -176,7 +176,7 @@ class Pipeline:
 async def _go_on(
     state: MessageState, before: Failure | None, waiting: Awaitable[None], steps: Iterator[Step]
 ) -> None:
-    """Awaits one step, and takes the message through those after it."""
+    """Await one step, and take the message through those after it."""
     # A task of its own: what runs here may be no task, or not stay the one that it begins in.
     await asyncio.ensure_future(waiting)
     for step in steps if state.error is before else ():
@@ -193,7 +193,7 @@ def _name_of(step: Step) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a trusted listener is called with; the pump established all of it."""
+    """What a listener in the process of the pump is called with; the pump established all of it."""
 
     payload: dict[str, Any]
     """The fields of the payload as plain values; empty where it has no class of its own."""
@@ -205,7 +205,7 @@ class Request:
     """The name of the listener or principal that called."""
     caller_thread: str
     """The UUID of the caller's thread."""
-    book: Callable[[int], None]
+    record_tokens: Callable[[int], None]
     """Books so many tokens to the caller's thread, and tells it as a `token_usage` event."""
 
 
@@ -245,8 +245,8 @@ class Listener:
     tokens: int | None = None
     """Tokens that it may use in one thread."""
     source: HandlerSource | None = None
-    """Where its code is; `None` for a trusted one."""
-    trusted: InProcessListener | None = None
+    """Where its code is; `None` for one in the process of the pump."""
+    in_process: InProcessListener | None = None
     """What runs in the pump for it."""
     agent: bool = False
     """Whether it is an agent."""
@@ -280,18 +280,18 @@ class Listener:
         return None if self.group_codec is None else self.group_codec.root
 
     def tags(self) -> Iterator[str]:
-        """Gives the tags of its payload: unqualified, and in its own XML namespace."""
+        """Return the tags of its payload: unqualified, and in its own XML namespace."""
         yield self.root
         yield f"{{{listener_namespace(self.name)}}}{self.root}"
 
     def codec(self, payload_class: int, tag: str) -> PayloadCodec | None:
-        """Gives the codec of a class, for an element of a tag; `None` where any element will do."""
+        """Return the codec of a class for a tag; `None` where any element will do."""
         if self.group_codec is not None and tag == self.group_codec.root:
             return self.group_codec
         return self.codecs[payload_class]
 
     def reply_class(self, tag: str) -> int | None:
-        """Gives which class takes a reply of a tag; `None` where it takes none."""
+        """Return which class takes a reply of a tag; `None` where it takes none."""
         index = self.replies.get(tag)
         return self.replies.get("") if index is None else index
 
@@ -314,22 +314,22 @@ class ListenerRegistry:
         return name in self._listeners
 
     def get(self, name: str) -> Listener | None:
-        """Gives the listener of a name, where there is one."""
+        """Return the listener of a name, where there is one."""
         return self._listeners.get(name)
 
     def find(self, tag: str) -> tuple[Listener, ...]:
-        """Gives the listeners behind a tag, whoever asks; none where it is nobody's."""
+        """Return the listeners behind a tag, whoever asks; none where it is nobody's."""
         return self._roots.get(tag) or by_prefix(self._prefixes, tag)
 
     def named(self, name: str) -> tuple[Listener, ...]:
-        """Gives the listener of a name, or the members of the group of that name."""
+        """Return the listener of a name, or the members of the group of that name."""
         listener = self._listeners.get(_listener_name(name))
         if listener is not None:
             return (listener,)
         return tuple(each for each in self._listeners.values() if each.group == name)
 
     def add(self, listeners: Sequence[Listener]) -> None:
-        """Adds listeners, all or none.
+        """Add listeners, all or none.
 
         Raises:
             RegistrationError: A name or a root tag is taken; nothing has changed.
@@ -337,7 +337,7 @@ class ListenerRegistry:
         self._publish([*self._listeners.values(), *listeners])
 
     def remove(self, name: str) -> Listener:
-        """Removes a listener.
+        """Remove a listener.
 
         Raises:
             KeyError: There is none of that name.
@@ -355,7 +355,7 @@ class ListenerRegistry:
             self._connect(listener)
 
     def _connect(self, listener: Listener) -> None:
-        """Compiles the routes of a listener from the names of its peers."""
+        """Compile the routes of a listener from the names of its peers."""
         routes: dict[str, tuple[Listener, ...]] = {}
         peers: list[Listener] = []
         for peer in listener.peers:
@@ -370,7 +370,7 @@ class ListenerRegistry:
 
 
 def _listener_name(peer: str) -> str:
-    """Gives the name of a peer as a listener: `ns.package.function` for `ns:package.function`."""
+    """Return the name of a peer as a listener: `ns.package.function` for `ns:package.function`."""
     return peer.replace("ns:", "ns.", 1) if peer.startswith("ns:") else peer
 
 
@@ -406,7 +406,7 @@ def _by_root(listeners: Iterable[Listener]) -> dict[str, tuple[Listener, ...]]:
 
 
 def _grown(members: tuple[Listener, ...], listener: Listener) -> tuple[Listener, ...]:
-    """Adds a member to its group; all members take the same class."""
+    """Add a member to its group; all members take the same class."""
     if members and _payload_class(members[0]) != _payload_class(listener):
         raise RegistrationError(
             f"{listener.name}: the group {listener.group!r} takes {_payload_class(members[0])}, "
@@ -422,7 +422,7 @@ def _payload_class(listener: Listener) -> str:
 def _check_groups(
     groups: Mapping[str, Sequence[Listener]], roots: Mapping[str, Sequence[Listener]]
 ) -> None:
-    """Refuses a group whose root tag is a listener's, or that has members of two classes."""
+    """Refuse a group whose root tag is a listener's, or that has members of two classes."""
     seen: dict[Any, str] = {}
     for root, members in groups.items():
         if root in roots:
@@ -445,6 +445,6 @@ def _prefixes(listeners: Iterable[Listener]) -> Iterator[tuple[str, Listener]]:
 
 
 def by_prefix(prefixes: Sequence[tuple[str, Listener]], tag: str) -> tuple[Listener, ...]:
-    """Gives the listener with the longest prefix of a tag."""
+    """Return the listener with the longest prefix of a tag."""
     found = [(prefix, listener) for prefix, listener in prefixes if tag.startswith(prefix)]
     return (max(found, key=lambda each: len(each[0]))[1],) if found else ()

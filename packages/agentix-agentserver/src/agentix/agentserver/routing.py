@@ -48,16 +48,16 @@ class Ingress:
         self,
         registry: ListenerRegistry,
         threads: ThreadRegistry,
-        ledger: EventLog,
+        log: EventLog,
         limits: MessageLimits,
     ) -> None:
         self._registry = registry
         self._threads = threads
-        self._ledger = ledger
+        self._log = log
         self._limits = limits
 
     def steps(self) -> Sequence[Step]:
-        """Gives the steps in their order."""
+        """Return the steps in their order."""
         return (
             self.open_message,
             self.check_provenance,
@@ -67,7 +67,7 @@ class Ingress:
 
     @from_outside
     def open_message(self, state: MessageState) -> None:
-        """Bounds, parses, repairs, canonicalises and validates the envelope."""
+        """Bound, parses, repair, canonicalises and validates the envelope."""
         try:
             envelope = open_envelope(state.raw_bytes, self._limits)
         except Malformed as error:
@@ -83,7 +83,7 @@ class Ingress:
 
     @from_outside
     def check_provenance(self, state: MessageState) -> None:
-        """Refuses a `<from>` that is not who the pump knows the sender to be."""
+        """Refuse a `<from>` that is not who the pump knows the sender to be."""
         if state.claimed == state.from_id:
             return
         detail = f"{state.from_id} claims to be {state.claimed!r}"
@@ -92,7 +92,7 @@ class Ingress:
 
     @from_outside
     def assign_thread(self, state: MessageState) -> None:
-        """Keeps the thread of an external message that is new or its sender's; else opens one."""
+        """Keep the thread of an external message that is new or its sender's; else opens one."""
         if state.principal is None:
             return
         self._find_thread(state, state.principal)
@@ -110,14 +110,14 @@ class Ingress:
             self._replace_thread(state, given, principal)
 
     def _replace_thread(self, state: MessageState, given: str, principal: Principal) -> None:
-        """Moves a message to a thread of its own."""
+        """Move a message to a thread of its own."""
         state.thread = self._open(new_thread_id(), principal.name)
         state.thread_id = state.thread.id
         reason = f"thread {given!r} was replaced" if given else "a thread was assigned"
         state.repairs = (*state.repairs, reason)
 
     def _note_repairs(self, state: MessageState) -> None:
-        """Lists what was repaired in the message itself, which stays canonical."""
+        """List what was repaired in the message itself, which stays canonical."""
         assert state.payload_tree is not None
         state.canonical = build_envelope(
             state.from_id, state.to, state.thread_id, state.payload_tree, state.repairs
@@ -125,12 +125,12 @@ class Ingress:
 
     def _open(self, id: str, owner: str) -> Thread:  # noqa: A002 - the thread's word for it
         thread = self._threads.open_root(id, owner)
-        self._ledger.opened(thread)
+        self._log.opened(thread)
         return thread
 
     @from_outside
     def route_message(self, state: MessageState) -> None:
-        """Finds the listeners of an external message by its root tag; the pump set all others."""
+        """Find the listeners of an external message by its root tag; the pump set all others."""
         if state.principal is None:
             return
         assert state.payload_tree is not None
@@ -145,7 +145,7 @@ class Ingress:
             state.target_listeners = self._targets(state, self._allowed(state, tag))
 
     def _allowed(self, state: MessageState, tag: str) -> Sequence[Listener]:
-        """Gives the listeners of a tag that the sender may call, and addressed where it did."""
+        """Return the listeners of a tag that the sender may call, and addressed where it did."""
         assert state.principal is not None
         listeners = self._registry.find(tag)
         roots = state.principal.roots
@@ -163,16 +163,16 @@ class Ingress:
         return tuple([Target(each, self.child(thread, each.name)) for each in listeners])
 
     def child(self, parent: Thread, name: str) -> Thread:
-        """Gives the thread of a listener below another one, a new one where there is none."""
+        """Return the thread of a listener below another one, a new one where there is none."""
         thread = parent.child(name)
         if thread is None:
             thread = self._threads.open_child(parent, name)
-            self._ledger.opened(thread)
+            self._log.opened(thread)
         return thread
 
 
 def validate_payload(state: MessageState) -> None:
-    """Refuses a payload that the schema of its listener refuses."""
+    """Refuse a payload that the schema of its listener refuses."""
     assert state.target is not None
     assert state.payload_tree is not None
     if state.codec is not None and not state.codec.validate(state.payload_tree):
@@ -181,7 +181,7 @@ def validate_payload(state: MessageState) -> None:
 
 
 def read_payload(state: MessageState) -> None:
-    """Turns a valid payload into plain values; a class that takes any reply gets tag and XML."""
+    """Turn a valid payload into plain values; a class that takes any reply gets tag and XML."""
     assert state.payload_tree is not None
     if state.codec is None:
         tag = str(state.payload_tree.tag).rpartition("}")[2]
@@ -209,7 +209,7 @@ Route = tuple[Listener, ...] | Primitive | Destination
 
 
 def route(emitter: Listener, tag: str) -> Route:
-    """Tells where an element of a tag goes that a listener emitted.
+    """Return where an element of a tag goes that a listener emitted.
 
     The look-ups are the same for a root tag that does not exist and for one of a listener that is
     no peer, so neither the answer nor its time tells them apart.

@@ -54,7 +54,7 @@ WRONG_TYPES = {
 
 
 def reasons(error: ValidationError, models: Iterable[type[BaseModel]]) -> str:
-    """Gives what is wrong, and where, one reason after the other; what was given is not shown.
+    """Return what is wrong, and where, one reason after the other; what was given is not shown.
 
     Args:
         error: Why the data is refused.
@@ -95,10 +95,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> object:
-    """Reads the one document of a file.
+    """Read the one document of a file.
 
     Raises:
-        OSError: The file can not be read.
+        OSError: The file cannot be read.
         UnicodeDecodeError: It is not UTF-8.
         yaml.YAMLError: It is not YAML, gives a key twice, or asks for more than plain data.
     """
@@ -115,7 +115,7 @@ OWN_PACKAGE = "agentix.agentserver"
 
 
 def _name(value: str) -> str:
-    """Refuses what is no name, or reserved."""
+    """Refuse what is no name, or reserved."""
     try:
         check_listener_name(value)
     except RegistrationError as error:
@@ -124,7 +124,7 @@ def _name(value: str) -> str:
 
 
 def _peer(value: str) -> str:
-    """Refuses a peer that is neither a name nor `ns:package.function`."""
+    """Refuse a peer that is neither a name nor `ns:package.function`."""
     if value.startswith("ns:"):
         if not NAMESPACE_PEER.fullmatch(value):
             raise ValueError(f"{value!r} is no function: write ns:package.function")
@@ -133,35 +133,35 @@ def _peer(value: str) -> str:
 
 
 def _function(value: str) -> str:
-    """Refuses what is no function of a namespace."""
+    """Refuse what is no function of a namespace."""
     if not DOTTED_PATH.fullmatch(value) or value.count(".") != 1:
         raise ValueError(f"{value!r} is no function of a namespace: write package.function")
     return value
 
 
 def _import_path(value: str) -> str:
-    """Refuses what is no absolute dotted path to a name in a module."""
+    """Refuse what is no absolute dotted path to a name in a module."""
     if not DOTTED_PATH.fullmatch(value):
         raise ValueError(f"{value!r} is no import path: write package.module.name")
     return value
 
 
 def _text(value: str) -> str:
-    """Refuses a text of nothing but white space."""
+    """Refuse a text of nothing but white space."""
     if not value.strip():
         raise ValueError("a description is needed: say in a sentence what the listener is for")
     return value
 
 
 def _inside(value: str) -> str:
-    """Refuses a relative path that leaves the directory of the file."""
+    """Refuse a relative path that leaves the directory of the file."""
     if ".." in PurePosixPath(value).parts:
         raise ValueError(f"{value!r} leaves the directory of organism.yaml: write it without ..")
     return value
 
 
 def _http_url(value: str) -> str:
-    """Refuses what is no address of an HTTP server."""
+    """Refuse what is no address of an HTTP server."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise ValueError(f"{value!r} is no address: write http://host:port/path")
@@ -169,7 +169,7 @@ def _http_url(value: str) -> str:
 
 
 def _wss_url(value: str) -> str:
-    """Refuses what is no address of a WebSocket server behind TLS."""
+    """Refuse what is no address of a WebSocket server behind TLS."""
     parts = urlsplit(value)
     if parts.scheme != "wss" or not parts.hostname:
         raise ValueError(f"{value!r} is no address of a gateway: write wss://host:port")
@@ -177,7 +177,7 @@ def _wss_url(value: str) -> str:
 
 
 def _several(value: object) -> object:
-    """Takes one word for a list of one."""
+    """Take one word for a list of one."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -460,7 +460,7 @@ class OrganismSpec(_Section):
         yield from (model.name for model in self.llm)
 
     def groups(self) -> set[str]:
-        """Gives the names of the broadcast groups."""
+        """Return the names of the broadcast groups."""
         return {part.name.rpartition(".")[0] for part in self.listeners if part.broadcast}
 
     def _check_peers(self, listener: ListenerSpec, known: set[str]) -> None:
@@ -485,15 +485,15 @@ class OrganismSpec(_Section):
 
 
 def load_spec(path: Path) -> OrganismSpec:
-    """Reads an `organism.yaml`.
+    """Read an `organism.yaml`.
 
     Raises:
-        SpecError: It can not be read, is no YAML, or says what an organism can not be.
+        SpecError: It cannot be read, is no YAML, or says what an organism cannot be.
     """
     try:
         document = read_yaml(path)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SpecError(f"{path}: can not be read: {error}") from error
+        raise SpecError(f"{path}: cannot be read: {error}") from error
     try:
         return parse_spec(document)
     except SpecError as error:
@@ -501,10 +501,10 @@ def load_spec(path: Path) -> OrganismSpec:
 
 
 def parse_spec(document: object) -> OrganismSpec:
-    """Reads what an `organism.yaml` holds, as plain data.
+    """Read what an `organism.yaml` holds, as plain data.
 
     Raises:
-        SpecError: It says what an organism can not be.
+        SpecError: It says what an organism cannot be.
     """
     try:
         return OrganismSpec.model_validate(document)

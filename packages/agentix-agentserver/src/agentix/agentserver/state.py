@@ -88,23 +88,23 @@ class Thread:
         return len(self.path) - 1
 
     def child(self, name: str) -> "Thread | None":
-        """Gives the thread of a listener below this one, where there is one."""
+        """Return the thread of a listener below this one, where there is one."""
         return None if self._children is None else self._children.get(name)
 
     def adopt(self, child: "Thread") -> None:
-        """Takes a thread below this one."""
+        """Take a thread below this one."""
         if self._children is None:
             self._children = {}
         self._children[child.name] = child
 
     def disown(self, child: "Thread") -> None:
-        """Lets go of a thread below this one."""
+        """Let go of a thread below this one."""
         if self._children is not None:
             self._children.pop(child.name, None)
             self._children = self._children or None
 
     def below(self) -> "Iterator[Thread]":
-        """Gives all threads below this one, the deepest last."""
+        """Return all threads below this one, the deepest last."""
         for child in tuple(self._children.values()) if self._children else ():
             yield child
             yield from child.below()
@@ -123,21 +123,21 @@ class ThreadRegistry:
         return iter(tuple(self._threads.values()))
 
     def get(self, id: str) -> Thread | None:  # noqa: A002 - the thread's word for it
-        """Gives the thread of a UUID, where it resolves."""
+        """Return the thread of a UUID, where it resolves."""
         return self._threads.get(id)
 
     def open_root(self, id: str, owner: str) -> Thread:  # noqa: A002 - the thread's word for it
-        """Begins a conversation of a principal."""
+        """Begin a conversation of a principal."""
         return self._add(Thread(id, owner, None))
 
     def open_child(self, parent: Thread, name: str, id: str | None = None) -> Thread:  # noqa: A002 - the thread's word for it
-        """Adds a listener to the path of a thread; the two never had a thread, or it was pruned."""
+        """Add a listener to the path of a thread; the two never had a thread, or it was pruned."""
         child = self._add(Thread(id or new_thread_id(), name, parent))
         parent.adopt(child)
         return child
 
-    def bring_back(self, threads: Mapping[str, tuple[str, str]]) -> None:
-        """Brings back the threads of the time before, parents first.
+    def restore(self, threads: Mapping[str, tuple[str, str]]) -> None:
+        """Bring back the threads of the time before, parents first.
 
         Args:
             threads: The UUID of the parent, empty for roots, and the name of each, by its UUID.
@@ -154,7 +154,7 @@ class ThreadRegistry:
         return thread
 
     def prune(self, thread: Thread, *, itself: bool) -> list[Thread]:
-        """Forgets what is below a thread, and the thread itself where that is asked for."""
+        """Forget what is below a thread, and the thread itself where that is asked for."""
         pruned = list(thread.below())
         if itself:
             pruned.insert(0, thread)
@@ -219,7 +219,7 @@ class Scheduler:
         return self._running
 
     def take(self, delivery: Delivery) -> bool:
-        """Takes a slot; where there is none the delivery waits for one."""
+        """Take a slot; where there is none the delivery waits for one."""
         name = delivery.target.listener.name
         running = self._running_of.get(name, 0)
         if self._running < self._total and running < self._each:
@@ -230,7 +230,7 @@ class Scheduler:
         return False
 
     def give(self, name: str) -> Delivery | None:
-        """Gives a slot back, and the delivery that has it next."""
+        """Return a slot back, and the delivery that has it next."""
         self._running -= 1
         running = self._running_of[name] - 1
         if running:
@@ -255,7 +255,7 @@ class Scheduler:
         return delivery
 
     def _rank(self, waiting: deque[Delivery]) -> tuple[int, int]:
-        """Orders the queues of listeners by the delivery that each would give."""
+        """Order the queues of listeners by the delivery that each would give."""
         if self._depth_first:
             delivery = max(waiting, key=_depth)
             return -_depth(delivery), delivery.number
@@ -290,32 +290,32 @@ class PendingCall:
         """The envelopes that left the organism for the sender."""
 
     def end(self) -> None:
-        """Tells who waits that all that came of the message is written."""
+        """Tell who waits that all that came of the message is written."""
         self._ended = True
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Tells who waits that no more can be written."""
+        """Tell who waits that no more can be written."""
         self._error = error
         for future in (self._writing, self._ending):
             if future is not None and not future.done():
                 future.set_exception(error)
 
     def written(self) -> None:
-        """Tells who waits that the message is written."""
+        """Tell who waits that the message is written."""
         self._written = True
         if self._writing is not None and not self._writing.done():
             self._writing.set_result(None)
 
     async def wait_written(self) -> None:
-        """Waits until the message is written."""
+        """Wait until the message is written."""
         if not self._written:
             self._writing = self._future()
             await self._writing
 
     async def wait_ended(self, deadlines: Deadlines, seconds: float) -> None:
-        """Waits until nothing is under way.
+        """Wait until nothing is under way.
 
         Raises:
             TimeoutError: It takes longer than so many seconds.
@@ -337,7 +337,7 @@ class PendingCall:
 
 
 def check_limits(listener: Listener, thread: Thread, *, is_new_request: bool) -> str | None:
-    """Counts one more message for a handler.
+    """Count one more message for a handler.
 
     Args:
         listener: The listener.
@@ -360,7 +360,7 @@ def check_limits(listener: Listener, thread: Thread, *, is_new_request: bool) ->
 
 
 def record_tokens(thread: Thread, tokens: int) -> None:
-    """Adds tokens to what was used in a thread."""
+    """Add tokens to what was used in a thread."""
     if tokens < 0:
         raise ValueError(f"{tokens} tokens cannot be recorded: give a number from 0 on")
     thread.tokens += tokens

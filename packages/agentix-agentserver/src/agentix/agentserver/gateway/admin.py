@@ -81,7 +81,7 @@ class _Command(BaseModel):
 
 
 def _split(value: object) -> object:
-    """Reads a list of words, as `xs:list` has them."""
+    """Read a list of words, as `xs:list` has them."""
     return tuple(value.split()) if isinstance(value, str) else value
 
 
@@ -165,7 +165,7 @@ def sign_privileged(
     message_id: str | None = None,
     timestamp: datetime | None = None,
 ) -> bytes:
-    """Wraps a command into a signed message.
+    """Wrap a command into a signed message.
 
     Args:
         command: The command's element, such as `<get-status/>`.
@@ -200,7 +200,7 @@ class PrivilegedGate:
         self._seen: dict[str, float] = {}
 
     def open(self, message: bytes) -> Command:
-        """Checks a message, and takes its id.
+        """Check a message, and take its id.
 
         Raises:
             PrivilegedError: The message is refused.
@@ -243,7 +243,7 @@ class PrivilegedGate:
             raise PrivilegedError("the timestamp is more than 60 seconds off")
 
     def _take_id(self, message_id: str) -> None:
-        """Remembers ids for as long as their timestamps can be good."""
+        """Remember ids for as long as their timestamps can be good."""
         now = self._now()
         self._seen = {known: until for known, until in self._seen.items() if until >= now}
         if not message_id:
@@ -254,7 +254,7 @@ class PrivilegedGate:
 
 
 def _parse(data: bytes) -> Element:
-    """Parses as strictly as a message of the main bus is parsed."""
+    """Parse as strictly as a message of the main bus is parsed."""
     try:
         return parse_strict(precheck(data, LIMITS.size), LIMITS)
     except Malformed as error:
@@ -269,7 +269,7 @@ def _signature(element: Element) -> bytes:
 
 
 def _with_namespace(element: Element) -> Element:
-    """Puts an unqualified command into the namespace of privileged messages."""
+    """Put an unqualified command into the namespace of privileged messages."""
     for each in element.iter():
         if not str(each.tag).startswith("{"):
             each.tag = f"{{{PRIVILEGED_NAMESPACE}}}{each.tag!s}"
@@ -277,7 +277,7 @@ def _with_namespace(element: Element) -> Element:
 
 
 def _read_command(payload: Element) -> Command:
-    """Reads a command, whose fields are attributes or elements, with `-` where names have `_`.
+    """Read a command, whose fields are attributes or elements, with `-` where names have `_`.
 
     Raises:
         PrivilegedError: There is no such command, or its fields do not fit.
@@ -358,13 +358,13 @@ class OobChannel:
         self._turn = asyncio.Lock()
 
     async def privileged(self, message: bytes) -> str:
-        """Carries out a signed command.
+        """Carry out a signed command.
 
         Returns:
             The answer, as text: nothing, a drawing, or JSON.
 
         Raises:
-            PrivilegedError: It is refused, or can not be done.
+            PrivilegedError: It is refused, or cannot be done.
         """
         try:
             command = self._gate.open(message)
@@ -410,7 +410,7 @@ class OobChannel:
                 return ""
 
     def _checked(self, listener: ListenerSpec) -> ListenerSpec:
-        """Holds the code of a new listener to the packages that `organism.yaml` allows."""
+        """Hold the code of a new listener to the packages that `organism.yaml` allows."""
         spec = self._organism.spec
         alone = listener.model_copy(update={"peers": ()})
         OrganismSpec(organism=spec.organism, packages=spec.packages, listeners=(alone,))
@@ -430,13 +430,13 @@ class OobChannel:
 
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
-        """Listens at a loopback address for the length of a `with` block.
+        """Listen at a loopback address for the length of a `with` block.
 
         Returns:
             The port; a free one where 0 was asked for.
 
         Raises:
-            GatewayError: The address is not loopback, or can not be had.
+            GatewayError: The address is not loopback, or cannot be had.
         """
         if not ip_address(host).is_loopback:
             raise GatewayError(
@@ -448,10 +448,10 @@ class OobChannel:
 
     @asynccontextmanager
     async def serve_unix(self, path: Path) -> AsyncIterator[None]:
-        """Listens at a Unix socket, for this user's own processes only.
+        """Listen at a Unix socket, for this user's own processes only.
 
         Raises:
-            GatewayError: The socket can not be made.
+            GatewayError: The socket cannot be made.
         """
         async with self._running() as runner:
             before = os.umask(0o177)
@@ -487,7 +487,7 @@ class OobChannel:
 
 
 def _is_own_user(request: web.Request) -> bool:
-    """Tells whether the other end of a Unix socket is this user, by what the kernel says of it."""
+    """Return whether the other end of a Unix socket is this user, by what the kernel says of it."""
     transport = request.transport
     end = None if transport is None else transport.get_extra_info("socket")
     if end is None:
@@ -503,11 +503,11 @@ async def _start(site: web.BaseSite, address: str) -> None:
     try:
         await site.start()
     except OSError as error:
-        raise GatewayError(f"{address} can not be listened at: {error}") from error
+        raise GatewayError(f"{address} cannot be listened at: {error}") from error
 
 
 async def send_privileged(address: str | Path, message: bytes) -> str:
-    """Sends a signed command to an organism.
+    """Send a signed command to an organism.
 
     Args:
         address: `host:port`, or the path of a Unix socket.

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 def frame_bytes(message: WSMessage) -> bytes | None:
-    """Gives what a frame carries; `None` at the end of the connection."""
+    """Return what a frame carries; `None` at the end of the connection."""
     match message.type:
         case WSMsgType.TEXT:
             return str(message.data).encode(errors="surrogatepass")
@@ -62,7 +62,7 @@ def frame_bytes(message: WSMessage) -> bytes | None:
 
 
 async def refuse(socket: web.WebSocketResponse | ClientWebSocketResponse, reason: str) -> None:
-    """Closes a connection for a breach of the rules."""
+    """Close a connection for a breach of the rules."""
     await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=reason.encode())
 
 
@@ -84,7 +84,7 @@ class Handshake:
     """The server's certificate, DER."""
 
     def statement(self, side: str, more: str = "") -> bytes:
-        """Gives what one side signs."""
+        """Return what one side signs."""
         digest = hashlib.sha256(self.certificate).hexdigest()
         parts = [side, str(self.client), str(self.server), self.time, self.nonce, digest, more]
         return "\n".join(["agentix-agentserver link 1", *parts]).encode()
@@ -93,7 +93,7 @@ class Handshake:
 def begin_handshake(
     identity: Identity, server: TrustedKey, certificate: bytes
 ) -> tuple[Handshake, str]:
-    """Begins a link as its client; gives what to remember, and the first message."""
+    """Begin a link as its client; return what to remember, and the first message."""
     now, nonce = f"{time.time():.3f}", secrets.token_hex(16)
     greeting = Handshake(identity.public, server, now, nonce, certificate)
     element = etree.Element(
@@ -109,7 +109,7 @@ def begin_handshake(
 
 
 def read_welcome(greeting: Handshake, message: bytes) -> str:
-    """Checks the server's answer; gives the principal that the client is there.
+    """Check the server's answer; return the principal that the client is there.
 
     Raises:
         LinkError: It is not signed by the server's key.
@@ -145,11 +145,11 @@ class KeyProof:
         return "\n".join(parts).encode()
 
     def sign(self, identity: Identity) -> str:
-        """Gives the signature, in base64."""
+        """Return the signature, in base64."""
         return _text(identity.sign(self._statement))
 
     def verify(self, key: TrustedKey, signature: str) -> bool:
-        """Tells whether the organism with this key gave the signature."""
+        """Return whether the organism with this key gave the signature."""
         return key.verify(_decoded(signature), self._statement)
 
 
@@ -171,7 +171,7 @@ class HandshakeServer:
         self._seen: dict[str, float] = {}
 
     def open(self, element: etree._Element) -> Handshake:
-        """Checks a first message, and takes its nonce.
+        """Check a first message, and take its nonce.
 
         Raises:
             LinkError: It is not signed, too old, or was used already.
@@ -196,7 +196,7 @@ class HandshakeServer:
         return greeting
 
     def welcome(self, greeting: Handshake, principal: str) -> str:
-        """Gives the answer to a client that is let in."""
+        """Return the answer to a client that is let in."""
         signature = self._identity.sign(greeting.statement("server", principal))
         attributes = {"principal": principal, "signature": _text(signature)}
         return etree.tostring(etree.Element("welcome", attributes), encoding="unicode")
@@ -221,13 +221,13 @@ class Link:
         self._received = 0
 
     def pack(self, number: int, messages: Sequence[bytes]) -> bytes:
-        """Makes a frame: the number of a request, and messages."""
+        """Make a frame: the number of a request, and messages."""
         self._sent += 1
         body = msgpack.packb([self._nonce, self._sides[0], self._sent, number, list(messages)])
         return bytes(msgpack.packb([self._identity.sign(body), body]))
 
     def unpack(self, frame: bytes) -> tuple[int, list[bytes]]:
-        """Reads a frame.
+        """Read a frame.
 
         Raises:
             LinkError: The other end did not make it, or not as the next one.
@@ -286,7 +286,7 @@ class RemoteOrganism:
 
     Raises:
         IdentityError: The trusted identity is no key.
-        GatewayError: The certificates that should vouch for it can not be read.
+        GatewayError: The certificates that should vouch for it cannot be read.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class RemoteOrganism:
         self._connection: _Connection | None = None
 
     def listener(self) -> InProcessListener:
-        """Gives what the organism registers."""
+        """Return what the organism registers."""
         return InProcessListener(
             name=self.spec.name,
             description=self.spec.description,
@@ -327,10 +327,10 @@ class RemoteOrganism:
             await self._session.close()
 
     async def handle(self, request: Request) -> bytes:
-        """Passes a payload on, and gives all that comes back.
+        """Pass a payload on, and return all that comes back.
 
         Raises:
-            GatewayError: The organism can not be reached, or did not answer in time.
+            GatewayError: The organism cannot be reached, or did not answer in time.
             LinkError: It is not who it should be.
         """
         element = parse_strict(request.xml, self._limits)
@@ -370,10 +370,10 @@ class RemoteOrganism:
                 )
                 return await self._introduce(socket)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise GatewayError(f"{self.spec.name} can not be reached: {error}") from error
+            raise GatewayError(f"{self.spec.name} cannot be reached: {error}") from error
 
     async def _introduce(self, socket: aiohttp.ClientWebSocketResponse) -> "_Connection":
-        """Shows who this organism is, and learns whether the other is who it should be."""
+        """Show who this organism is, and learns whether the other is who it should be."""
         certificate = socket.get_extra_info("ssl_object").getpeercert(binary_form=True)
         greeting, first = begin_handshake(self._identity, self._key, certificate)
         await socket.send_str(first)
@@ -405,7 +405,7 @@ class _Connection:
         return self._reading.done()
 
     async def ask(self, number: int, message: bytes) -> list[bytes]:
-        """Sends a request and waits for its replies.
+        """Send a request and wait for its replies.
 
         Raises:
             GatewayError: The connection ended before they came.
@@ -436,7 +436,7 @@ class _Connection:
                     waiter.set_exception(GatewayError("the connection ended before the answer"))
 
     async def aclose(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         self._reading.cancel()
         with suppress(asyncio.CancelledError):
             await self._reading

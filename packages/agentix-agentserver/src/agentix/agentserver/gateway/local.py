@@ -189,7 +189,7 @@ REQUEST: TypeAdapter[LocalRequest] = TypeAdapter(LocalRequest)
 
 
 def read_request(line: bytes) -> LocalRequest:
-    """Reads a request.
+    """Read a request.
 
     Raises:
         LocalRequestError: It is none; nothing that was given is shown, because tokens are.
@@ -221,14 +221,14 @@ class Tokens:
         self._grants: dict[bytes, TokenGrant] = {}
 
     def grant(self, principal: Principal) -> str:
-        """Makes a token, in place of one that the principal had."""
+        """Make a token, in place of one that the principal had."""
         self.revoke(principal.name)
         token = secrets.token_urlsafe(TOKEN_BYTES)
         self._grants[_digest(token)] = TokenGrant(principal)
         return token
 
     def revoke(self, name: str) -> bool:
-        """Ends the token of a principal.
+        """End the token of a principal.
 
         Returns:
             Whether it had one.
@@ -241,7 +241,7 @@ class Tokens:
         return False
 
     def find(self, token: str) -> TokenGrant:
-        """Gives what a token is good for.
+        """Return what a token is good for.
 
         The digests are looked up, so the time that this takes tells nothing of any token.
 
@@ -287,7 +287,7 @@ class LocalGateway:
         self._socket = socket
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection: its request, to the end of the answer or of the connection."""
+        """Serve one connection: its request, to the end of the answer or of the connection."""
         answering = asyncio.create_task(self._serve(reader, writer))
         try:
             await answering
@@ -341,7 +341,7 @@ class LocalGateway:
     async def _answer(
         self, request: LocalRequest, principal: Principal
     ) -> AsyncGenerator[Any, None]:
-        """Gives the items of an answer."""
+        """Return the items of an answer."""
         organism, whose = self._organism, _whose(principal)
         match request:
             case OwnersRequest() if principal is not OWNER:
@@ -378,7 +378,7 @@ class LocalGateway:
                 yield await self._privileged(signed)
 
     def _threads(self, whose: Principal | None) -> list[ThreadInfo]:
-        """Gives all threads; of a principal its own alone, and not those of listeners below."""
+        """Return all threads; of a principal its own alone, and not those of listeners below."""
         threads = self._organism.threads()
         return [each for each in threads if whose is None or each.path == (whose.name,)]
 
@@ -389,7 +389,7 @@ class LocalGateway:
         raise LocalRequestError(f"there is no listener {name!r}: ask for the catalog")
 
     def _shown(self, capability: Capability, principal: Principal) -> dict[str, str]:
-        """Gives a listener, as far as the settings of meta queries allow the principal."""
+        """Return a listener, as far as the settings of meta queries allow the principal."""
         meta = self._organism.spec.meta
 
         def allowed(subject: Subject) -> bool:
@@ -422,7 +422,7 @@ class LocalGateway:
         return self._tokens.grant(Principal(name, roots))
 
     def _taken(self, name: str) -> str | None:
-        """Tells why a principal may not have a name; another's messages would look like its."""
+        """Return why a principal may not have a name; another's messages would look like its."""
         first = {each.name.partition(".")[0].lower() for each in self._organism.catalog()}
         if name == OWNER.name:
             return "who is whoever started the organism"
@@ -445,12 +445,12 @@ class LocalGateway:
 
 
 def _whose(principal: Principal) -> Principal | None:
-    """Gives whose events and threads a principal may see: its own, or everybody's."""
+    """Return whose events and threads a principal may see: its own, or everybody's."""
     return None if principal is OWNER else principal
 
 
 def _message(xml: bytes) -> dict[str, Any]:
-    """Takes an envelope of the organism's own apart."""
+    """Take an envelope of the organism's own apart."""
     envelope = open_envelope(xml, MessageLimits(size=sys.maxsize))
     return {
         "thread": envelope.thread,
@@ -474,7 +474,7 @@ def _line(value: object) -> bytes:
 
 
 async def serve(path: Path, socket: Path) -> None:
-    """Runs an organism until standard input ends, or a privileged message ends it."""
+    """Run an organism until standard input ends, or a privileged message ends it."""
     async with Organism.from_yaml(path) as organism:
         async with open_gateways(organism) as service:
             if OWNER.name in service.users:
@@ -496,11 +496,11 @@ async def serve(path: Path, socket: Path) -> None:
                 leaving.cancel()
         if not service.ended.done() or service.ended.result().mode == "graceful":
             with suppress(TimeoutError):
-                await asyncio.wait_for(organism.settled(), GRACE)
+                await asyncio.wait_for(organism.wait_idle(), GRACE)
 
 
 async def _end_of_input() -> None:
-    """Waits until who started the program closes its standard input, or is gone."""
+    """Wait until who started the program closes its standard input, or is gone."""
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
@@ -509,7 +509,7 @@ async def _end_of_input() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves; what keeps the organism from starting is the one line on standard output."""
+    """Serve; what keeps the organism from starting is the one line on standard output."""
     parser = argparse.ArgumentParser(prog="agentserver-pump", description=__doc__)
     parser.add_argument("organism", type=Path, metavar="ORGANISM.yaml")
     parser.add_argument("socket", type=Path, metavar="SOCKET")

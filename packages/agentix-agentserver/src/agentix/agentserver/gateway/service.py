@@ -46,34 +46,34 @@ class _Remotes:
         self._open: dict[str, AsyncExitStack] = {}
 
     async def connect(self, spec: GatewaySpec) -> None:
-        """Adds one."""
+        """Add one."""
         async with AsyncExitStack() as resources:
             remote = await resources.enter_async_context(remote_organism(self._organism, spec))
             self._organism.add_gateway(spec, remote.listener())
             self._open[spec.name] = resources.pop_all()
 
     async def disconnect(self, name: str) -> None:
-        """Removes one, also one of `organism.yaml`."""
+        """Remove one, also one of `organism.yaml`."""
         if name not in {gateway.name for gateway in self._organism.gateways()}:
             raise KeyError(name)
-        self._organism.remove_trusted(name)
+        self._organism.remove_in_process(name)
         if name in self._open:
             await self._open.pop(name).aclose()
 
     async def aclose(self) -> None:
-        """Ends the connections."""
+        """End the connections."""
         for name in [*self._open]:
             await self._open.pop(name).aclose()
 
 
 @asynccontextmanager
 async def open_gateways(organism: Organism) -> AsyncIterator[Service]:
-    """Opens the WebSocket gateway and the out-of-band channel of an organism that runs.
+    """Open the WebSocket gateway and the out-of-band channel of an organism that runs.
 
     Raises:
-        GatewayError: An address can not be listened at, or the certificate can not be used.
+        GatewayError: An address cannot be listened at, or the certificate cannot be used.
         IdentityError: The organism's key is missing, or open to others.
-        UsersError: The users can not be read, or one has a name that is taken.
+        UsersError: The users cannot be read, or one has a name that is taken.
     """
     async with AsyncExitStack() as resources:
         ended: asyncio.Future[Shutdown] = asyncio.get_running_loop().create_future()
@@ -91,12 +91,12 @@ async def open_gateways(organism: Organism) -> AsyncIterator[Service]:
 
 
 def check_gateways(organism: Organism) -> None:
-    """Reads every key, certificate and user that the gateways need, and opens none.
+    """Read every key, certificate and user that the gateways need, and open none.
 
     Raises:
-        GatewayError: The certificate can not be used.
+        GatewayError: The certificate cannot be used.
         IdentityError: A key is missing, malformed, or open to others.
-        UsersError: The users can not be read, or one has a name that is taken.
+        UsersError: The users cannot be read, or one has a name that is taken.
     """
     _wss_gateway(organism)
     if organism.spec.oob.enabled:
@@ -104,7 +104,7 @@ def check_gateways(organism: Organism) -> None:
 
 
 def _wss_gateway(organism: Organism) -> WssGateway | None:
-    """Makes the WebSocket gateway, where there is a certificate for it."""
+    """Make the WebSocket gateway, where there is a certificate for it."""
     section, directory = organism.spec.organism, organism.directory
     if section.tls is None:
         return None
@@ -128,7 +128,7 @@ def _wss_gateway(organism: Organism) -> WssGateway | None:
 
 
 def _own_names(users: Users, organism: Organism) -> Users:
-    """Refuses a user who has the name of somebody else, since the pump refuses all messages of it.
+    """Refuse a user who has the name of somebody else, since the pump refuses all messages of it.
 
     Raises:
         UsersError: One has.
@@ -163,7 +163,7 @@ async def _open_oob(organism: Organism, oob: OobChannel, resources: AsyncExitSta
 
 
 def _der(cert: Path) -> bytes:
-    """Gives the server's own certificate, the first of its chain."""
+    """Return the server's own certificate, the first of its chain."""
     text = cert.read_text(encoding="ascii")
     mark = "-----END CERTIFICATE-----"
     return ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN") : text.index(mark)] + mark)

@@ -65,12 +65,12 @@ class Federation:
         self._door = HandshakeServer(identity, certificate)
 
     def prove(self, user: str, nonce: str) -> Mapping[str, str]:
-        """Gives what proves to a user who this organism is, as attributes."""
+        """Return what proves to a user who this organism is, as attributes."""
         signature = KeyProof(user, nonce, self._certificate).sign(self._identity)
         return {"identity": str(self._identity.public), "signature": signature}
 
     async def serve(self, socket: web.WebSocketResponse, first: Element) -> None:
-        """Serves one connection, whose first message has been read."""
+        """Serve one connection, whose first message has been read."""
         try:
             greeting = self._door.open(first)
         except (LinkError, IdentityError) as error:
@@ -121,7 +121,7 @@ class _OrganismSession:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Serves the connection to its end."""
+        """Serve the connection to its end."""
         try:
             while (frame := frame_bytes(await self._socket.receive())) is not None:
                 number, messages = self._link.unpack(frame)
@@ -197,7 +197,7 @@ class WssSettings:
 
 
 def server_context(cert: Path, key: Path) -> ssl.SSLContext:
-    """Makes a server's TLS settings, version 1.2 or later.
+    """Make a server's TLS settings, version 1.2 or later.
 
     Raises:
         GatewayError: The files are not a certificate and its key.
@@ -241,7 +241,7 @@ class WssGateway:
 
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
-        """Listens for the length of a `with` block.
+        """Listen for the length of a `with` block.
 
         Args:
             host: The address.
@@ -251,7 +251,7 @@ class WssGateway:
             The port that is listened at.
 
         Raises:
-            GatewayError: The port can not be had.
+            GatewayError: The port cannot be had.
         """
         app = web.Application()
         app.router.add_get("/", self._connect)
@@ -262,7 +262,7 @@ class WssGateway:
             try:
                 await site.start()
             except OSError as error:
-                raise GatewayError(f"{host}:{port} can not be listened at: {error}") from error
+                raise GatewayError(f"{host}:{port} cannot be listened at: {error}") from error
             yield int(runner.addresses[0][1])
         finally:
             await asyncio.gather(*(self._hang_up(each) for each in [*self._open]))
@@ -273,7 +273,7 @@ class WssGateway:
             await socket.close(code=WSCloseCode.GOING_AWAY, message=b"The organism ends")
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
-        """Serves one connection from its first message to its last."""
+        """Serve one connection from its first message to its last."""
         if len(self._open) >= self._settings.connections:
             raise web.HTTPServiceUnavailable
         socket = web.WebSocketResponse(
@@ -297,7 +297,7 @@ class WssGateway:
         return socket
 
     async def _first(self, socket: web.WebSocketResponse) -> Element | None:
-        """Reads the first message; closes the connection where it is not `<authenticate/>`."""
+        """Read the first message; close the connection where it is not `<authenticate/>`."""
         try:
             async with asyncio.timeout(self._settings.authentication_seconds):
                 data = frame_bytes(await socket.receive())
@@ -312,7 +312,7 @@ class WssGateway:
         return element
 
     async def _serve_user(self, socket: web.WebSocketResponse, first: Element) -> None:
-        """Serves a user whose code is right."""
+        """Serve a user whose code is right."""
         name, code = first.get("user", ""), first.get("totp", "")
         if not code:
             await refuse(socket, MISSING_CODE)
@@ -329,13 +329,13 @@ class WssGateway:
         await _UserSession(self._organism, socket, principal, self._settings).run()
 
     def _catalog(self, principal: Principal, proof: Mapping[str, str]) -> bytes:
-        """Writes what a user may call, from which organism."""
+        """Write what a user may call, from which organism."""
         about = {"organism": self._organism.spec.organism.name, **proof}
         return catalog_message(principal.name, about, self._organism.catalog(principal))
 
 
 def _authenticate(data: bytes) -> Element | None:
-    """Reads `<authenticate .../>`; `None` where it is something else."""
+    """Read `<authenticate .../>`; `None` where it is something else."""
     try:
         element = parse_strict(precheck(data, LOGIN_LIMITS.size), LOGIN_LIMITS)
     except Malformed:
@@ -366,7 +366,7 @@ class _UserSession:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Serves the connection to its end."""
+        """Serve the connection to its end."""
         writing = asyncio.create_task(self._write())
         reading = asyncio.create_task(self._read())
         try:
@@ -390,7 +390,7 @@ class _UserSession:
             task.add_done_callback(self._posted)
 
     async def _post(self, data: bytes) -> None:
-        """Posts a message and waits until nothing that follows from it is under way."""
+        """Post a message and wait until nothing that follows from it is under way."""
         with suppress(TimeoutError):
             await self._organism.call(data, self._principal, timeout=self._settings.call_seconds)
 
@@ -401,7 +401,7 @@ class _UserSession:
             logger.error("a message of %s failed", self._principal.name, exc_info=task.exception())
 
     async def _write(self) -> None:
-        """Sends what is for the user, as it happens."""
+        """Send what is for the user, as it happens."""
         name = self._principal.name
         events = self._organism.listen(after_seq=None, principal=self._principal)
         async with aclosing(events):
@@ -412,7 +412,7 @@ class _UserSession:
                     await self._send(event.xml)
 
     async def _send(self, message: bytes) -> None:
-        """Sends one message, and cuts a reader off that does not read it."""
+        """Send one message, and cuts a reader off that does not read it."""
         try:
             async with asyncio.timeout(self._settings.write_seconds):
                 await self._socket.send_str(message.decode())
@@ -423,7 +423,7 @@ class _UserSession:
 
 
 def _no_xml(data: bytes, limits: MessageLimits) -> bool:
-    """Tells bytes that are not XML from messages that are wrong, which the pump answers."""
+    """Tell bytes that are not XML from messages that are wrong, which the pump answers."""
     try:
         parse_or_repair(precheck(data, limits.size), limits)
     except Malformed as error:
@@ -434,7 +434,7 @@ def _no_xml(data: bytes, limits: MessageLimits) -> bool:
 def catalog_message(
     name: str, about: Mapping[str, str], capabilities: Sequence[Capability]
 ) -> bytes:
-    """Writes what a principal may call, as a message from core."""
+    """Write what a principal may call, as a message from core."""
     tag = f"{{{META_NAMESPACE}}}catalog"
     catalog = etree.Element(tag, dict(about), nsmap={None: META_NAMESPACE})
     for capability in capabilities:
@@ -446,7 +446,7 @@ def catalog_message(
 
 
 def _gap(name: str, seq: int) -> bytes:
-    """Writes that a slow reader has missed messages, as a message from core."""
+    """Write that a slow reader has missed messages, as a message from core."""
     gap: Element = etree.Element(f"{{{CORE_NAMESPACE}}}gap", nsmap={None: CORE_NAMESPACE})
     gap.set("seq", str(seq))
     return build_envelope("core", name, new_thread_id(), gap)

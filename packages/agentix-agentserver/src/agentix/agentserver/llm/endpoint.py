@@ -53,7 +53,7 @@ DONE = "[DONE]"
 
 
 def read_key(spec: LlmSpec, directory: Path) -> str | None:
-    """Gives the key of an endpoint, from where its settings point.
+    """Return the key of an endpoint, from where its settings point.
 
     Raises:
         LLMError: There is none.
@@ -170,7 +170,7 @@ class Endpoint:
             await self._session.close()
 
     async def complete(self, messages: Sequence[ChatMessage]) -> Completion:
-        """Asks the model.
+        """Ask the model.
 
         Raises:
             LLMUnavailableError: There was no answer within the deadline.
@@ -198,7 +198,7 @@ class Endpoint:
         return request
 
     async def _attempts(self, request: Mapping[str, object]) -> Completion:
-        """Sends a request again after statuses that pass, and never after a part of an answer."""
+        """Send a request again after statuses that pass, and never after a part of an answer."""
         pause = FIRST_PAUSE
         for attempt in range(1, self.spec.attempts + 1):
             try:
@@ -223,7 +223,7 @@ class Endpoint:
                     return await self._streamed(response, request)
                 return await self._whole(response, request)
         except aiohttp.ClientConnectorError as error:
-            raise _PassingError(f"{self._url} can not be reached") from error
+            raise _PassingError(f"{self._url} cannot be reached") from error
         except (aiohttp.ClientError, ValueError) as error:
             raise LLMUnavailableError(f"the answer of {self._url} broke off: {error}") from error
 
@@ -315,7 +315,7 @@ class _PassingError(Exception):
 
 
 async def _events(response: aiohttp.ClientResponse, limit: int) -> AsyncIterator[str]:
-    """Gives the data of each server-sent event (HTML Living Standard, 9.2)."""
+    """Return the data of each server-sent event (HTML Living Standard, 9.2)."""
     lines: list[str] = []
     async for raw in response.content:
         line = raw.decode("utf-8").rstrip("\r\n")
@@ -363,7 +363,7 @@ class ModelPeer:
         self._unread: set[str] | None = None
 
     def listener(self) -> InProcessListener:
-        """Gives what the organism registers."""
+        """Return what the organism registers."""
         spec = self._endpoint.spec
         return InProcessListener(
             name=spec.name,
@@ -374,7 +374,7 @@ class ModelPeer:
         )
 
     async def handle(self, request: Request) -> bytes:
-        """Asks the model for what comes next in the conversation of the thread that calls.
+        """Ask the model for what comes next in the conversation of the thread that calls.
 
         Raises:
             LLMError: The model gave no whole answer; the conversation stays as it was.
@@ -385,13 +385,13 @@ class ModelPeer:
         if sum(len(message.content) for message in messages) > CONVERSATION_BYTES:
             raise ValueError(f"the conversation of {request.caller} has outgrown its bounds")
         completion = await self._endpoint.complete(messages)
-        request.book(completion.usage.total)
+        request.record_tokens(completion.usage.total)
         conversation.append(ChatMessage("assistant", completion.text))
         self._remember(request.thread_id, conversation)
         return _answer(request.payload["request"], completion.text)
 
     def _system(self, caller: str) -> list[ChatMessage]:
-        """Gives what comes before the conversation: the manifesto, and who the caller is."""
+        """Return what comes before the conversation: the manifesto, and who the caller is."""
         messages = [ChatMessage("system", SYSTEM_PREAMBLE)]
         spec = next((each for each in self._organism.spec.listeners if each.name == caller), None)
         if spec is None or not spec.agent:
@@ -403,7 +403,7 @@ class ModelPeer:
         return [*messages, ChatMessage("system", "\n".join(parts))]
 
     async def _remembered(self, request: Request) -> list[ChatMessage]:
-        """Gives the conversation so far; the audit log has those that are not in memory."""
+        """Return the conversation so far; the audit log has those that are not in memory."""
         thread = request.thread_id
         if self._unread is None:
             name = self._endpoint.spec.name
@@ -414,7 +414,7 @@ class ModelPeer:
         return self._conversations.get(thread, [])
 
     async def _read_again(self, request: Request) -> list[ChatMessage]:
-        """Reads a conversation in the audit log: the questions that were answered."""
+        """Read a conversation in the audit log: the questions that were answered."""
         answers = {
             payload.findtext("request"): payload.findtext("text") or ""
             async for payload in self._payloads(request.caller_thread)
@@ -444,10 +444,10 @@ class ModelPeer:
 
 
 def _answer(request: str, text: str) -> bytes:
-    """Writes the answer, with all of the text in it.
+    """Write the answer, with all of the text in it.
 
     Raises:
-        ValueError: The text has characters that XML can not carry.
+        ValueError: The text has characters that XML cannot carry.
     """
     root = etree.Element(COMPLETION)
     etree.SubElement(root, "request").text = request

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Loads the codec, and lxml with it, on first use."""
+        """Load the codec, and lxml with it, on first use."""
         if name != "PayloadCodec":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = importlib.import_module("agentix.agentserver.payload.codec").PayloadCodec

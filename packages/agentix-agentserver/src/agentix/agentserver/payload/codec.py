@@ -84,7 +84,7 @@ class PayloadCodec:
         self._encode = encoder(root, record)
 
     def validate(self, element: Element) -> bool:
-        """Tells whether the schema accepts an element, in place wherever it is in its tree.
+        """Return whether the schema accepts an element, in place wherever it is in its tree.
 
         Where the root is in the listener's own namespace, it and what is below it are taken out
         of that namespace first, in the tree itself.
@@ -97,7 +97,7 @@ class PayloadCodec:
             return False
 
     def encode(self, plain: Plain) -> Element:
-        """Writes plain values as an element.
+        """Write plain values as an element.
 
         Raises:
             PayloadError: They have no valid XML form.
@@ -108,11 +108,11 @@ class PayloadCodec:
         return element
 
     def example(self) -> str:
-        """Gives a valid payload, in one line."""
+        """Return a valid payload, in one line."""
         return etree.tostring(self._encode(example(self.record)), encoding="unicode")
 
     def prompt(self, name: str, description: str) -> str:
-        """Tells a language model how to call the listener.
+        """Tell a language model how to call the listener.
 
         Args:
             name: The listener's registered name.
@@ -122,7 +122,7 @@ class PayloadCodec:
 
 
 def unqualify(root: Element, namespace: str) -> None:
-    """Takes elements out of a namespace."""
+    """Take elements out of a namespace."""
     prefix = f"{{{namespace}}}"
     for element in root.iter():
         element.tag = str(element.tag).removeprefix(prefix)
@@ -151,7 +151,7 @@ PATTERNS: Final[dict[type, tuple[str, str]]] = {
 
 
 def schema(root: str, record: RecordType) -> bytes:
-    """Writes the schema of a payload.
+    """Write the schema of a payload.
 
     Args:
         root: The root tag.
@@ -169,7 +169,7 @@ def schema(root: str, record: RecordType) -> bytes:
 
 
 def compile_schema(xsd: bytes) -> etree.XMLSchema:
-    """Compiles a schema.
+    """Compile a schema.
 
     Raises:
         RegistrationError: libxml2 refuses it, such as for a name that it does not take.
@@ -181,12 +181,12 @@ def compile_schema(xsd: bytes) -> etree.XMLSchema:
 
 
 def part(parent: Element, kind: str, /, **attributes: str) -> Element:
-    """Adds an element of the schema language."""
+    """Add an element of the schema language."""
     return etree.SubElement(parent, f"{{{XS}}}{kind}", attributes)
 
 
 def complex_type(record: RecordType) -> Element:
-    """Writes the type of a record: its fields, in any order, each at most once."""
+    """Write the type of a record: its fields, in any order, each at most once."""
     kind = etree.Element(f"{{{XS}}}complexType")
     group = part(kind, "all")
     for field in record.fields:
@@ -195,7 +195,7 @@ def complex_type(record: RecordType) -> Element:
 
 
 def add_field(group: Element, field: Field) -> None:
-    """Writes one field, with its documentation."""
+    """Write one field, with its documentation."""
     required = {} if field.required else {"minOccurs": "0"}
     element = typed(group, field.name, field.type, required)
     if field.doc:
@@ -205,7 +205,7 @@ def add_field(group: Element, field: Field) -> None:
 
 
 def typed(group: Element, name: str, kind: FieldType, occurs: dict[str, str]) -> Element:
-    """Writes an element of a type."""
+    """Write an element of a type."""
     match kind:
         case OptionalType(inner):
             return typed(group, name, inner, occurs)
@@ -228,14 +228,14 @@ def typed(group: Element, name: str, kind: FieldType, occurs: dict[str, str]) ->
 
 
 def holding(group: Element, name: str, occurs: dict[str, str], kind: Element) -> Element:
-    """Writes an element that holds its own type."""
+    """Write an element that holds its own type."""
     element = part(group, "element", name=name, **occurs)
     element.append(kind)
     return element
 
 
 def repeated(name: str, kind: FieldType) -> Element:
-    """Writes the type of a list: any number of elements of one name."""
+    """Write the type of a list: any number of elements of one name."""
     outer = etree.Element(f"{{{XS}}}complexType")
     sequence = part(outer, "sequence")
     typed(sequence, name, kind, {"minOccurs": "0", "maxOccurs": "unbounded"})
@@ -243,7 +243,7 @@ def repeated(name: str, kind: FieldType) -> Element:
 
 
 def choice(kind: LiteralType | EnumType, spellings: list[str]) -> Element:
-    """Writes the type of a choice.
+    """Write the type of a choice.
 
     Integers are compared as numbers. Texts are compared without the white space around them,
     unless that is what tells one from another.
@@ -258,7 +258,7 @@ def choice(kind: LiteralType | EnumType, spellings: list[str]) -> Element:
 
 
 def restriction(base: str, facets: list[tuple[str, str]]) -> Element:
-    """Writes a type by what it allows of another."""
+    """Write a type by what it allows of another."""
     kind = etree.Element(f"{{{XS}}}simpleType")
     outer = part(kind, "restriction", base=base)
     for facet, value in facets:
@@ -270,7 +270,7 @@ Decode: TypeAlias = Callable[[Element], Any]
 
 
 def decoder(kind: FieldType) -> Decode:
-    """Compiles what reads a valid element of a type.
+    """Compile what reads a valid element of a type.
 
     Returns:
         A function that raises PayloadError where Python has no value for what the schema allows.
@@ -294,7 +294,7 @@ def decoder(kind: FieldType) -> Decode:
 
 
 def record_decoder(record: RecordType) -> Decode:
-    """Compiles what reads a record; fields that are absent are left out."""
+    """Compile what reads a record; fields that are absent are left out."""
     reads: dict[Any, Decode] = {field.name: decoder(field.type) for field in record.fields}
 
     def decode(element: Element) -> dict[Any, Any]:
@@ -304,7 +304,7 @@ def record_decoder(record: RecordType) -> Decode:
 
 
 def map_decoder(read: Decode) -> Decode:
-    """Compiles what reads a dict; the schema allows a key twice, a dict does not."""
+    """Compile what reads a dict; the schema allows a key twice, a dict does not."""
 
     def decode(element: Element) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -321,7 +321,7 @@ def map_decoder(read: Decode) -> Decode:
 
 
 def choice_decoder(values: dict[str, Any]) -> Decode:
-    """Compiles what reads one of several values."""
+    """Compile what reads one of several values."""
 
     def decode(element: Element) -> Any:
         text = element.text or ""
@@ -334,7 +334,7 @@ def choice_decoder(values: dict[str, Any]) -> Decode:
 
 
 def integer(element: Element) -> int:
-    """Reads xs:integer, which has no largest number; Python reads 4,300 digits."""
+    """Read xs:integer, which has no largest number; Python reads 4,300 digits."""
     try:
         return int(element.text or "")
     except ValueError as error:
@@ -342,27 +342,27 @@ def integer(element: Element) -> int:
 
 
 def text(element: Element) -> str:
-    """Reads xs:string."""
+    """Read xs:string."""
     return element.text or ""
 
 
 def floating(element: Element) -> float:
-    """Reads xs:double."""
+    """Read xs:double."""
     return float(element.text or "")
 
 
 def boolean(element: Element) -> bool:
-    """Reads xs:boolean."""
+    """Read xs:boolean."""
     return (element.text or "").strip() in ("true", "1")
 
 
 def decimal(element: Element) -> str:
-    """Reads xs:decimal."""
+    """Read xs:decimal."""
     return (element.text or "").strip()
 
 
 def binary(element: Element) -> bytes:
-    """Reads xs:base64Binary, of which libxml2 lets characters pass that are none of base64."""
+    """Read xs:base64Binary, of which libxml2 lets characters pass that are none of base64."""
     try:
         return base64.b64decode("".join((element.text or "").split()), validate=True)
     except ValueError as error:
@@ -370,7 +370,7 @@ def binary(element: Element) -> bytes:
 
 
 def day(element: Element) -> str:
-    """Reads xs:date, which has a year 0 that Python lacks."""
+    """Read xs:date, which has a year 0 that Python lacks."""
     try:
         return datetime.date.fromisoformat((element.text or "").strip()).isoformat()
     except ValueError as error:
@@ -378,7 +378,7 @@ def day(element: Element) -> str:
 
 
 def moment(element: Element) -> str:
-    """Reads xs:dateTime, which has an hour 24 that Python lacks."""
+    """Read xs:dateTime, which has an hour 24 that Python lacks."""
     try:
         return datetime.datetime.fromisoformat((element.text or "").strip()).isoformat()
     except ValueError as error:
@@ -401,10 +401,10 @@ Fill: TypeAlias = Callable[[Element, Any], None]
 
 
 def encoder(root: str, record: RecordType) -> Callable[[Plain], Element]:
-    """Compiles what writes a payload.
+    """Compile what writes a payload.
 
     Returns:
-        A function that raises PayloadError for a value that XML can not hold; whether the element
+        A function that raises PayloadError for a value that XML cannot hold; whether the element
         is valid is for the schema to say.
     """
     fill = record_filler(record)
@@ -418,7 +418,7 @@ def encoder(root: str, record: RecordType) -> Callable[[Plain], Element]:
 
 
 def filler(kind: FieldType) -> Fill:
-    """Compiles what writes a value of a type into its element."""
+    """Compile what writes a value of a type into its element."""
     match kind:
         case OptionalType(inner):
             return filler(inner)
@@ -439,7 +439,7 @@ def filler(kind: FieldType) -> Fill:
 
 
 def record_filler(record: RecordType) -> Fill:
-    """Compiles what writes a record; None is written by leaving the field out."""
+    """Compile what writes a record; None is written by leaving the field out."""
     fills = {field.name: filler(field.type) for field in record.fields}
     silent = {
         field.name
@@ -460,7 +460,7 @@ def record_filler(record: RecordType) -> Fill:
 
 
 def list_filler(item: Fill) -> Fill:
-    """Compiles what writes a list."""
+    """Compile what writes a list."""
 
     def fill(element: Element, values: list[Any]) -> None:
         for value in values:
@@ -470,7 +470,7 @@ def list_filler(item: Fill) -> Fill:
 
 
 def map_filler(inner: Fill) -> Fill:
-    """Compiles what writes a dict."""
+    """Compile what writes a dict."""
     key = text_filler(str)
 
     def fill(element: Element, values: dict[str, Any]) -> None:
@@ -483,7 +483,7 @@ def map_filler(inner: Fill) -> Fill:
 
 
 def text_filler(write: Callable[[Any], str]) -> Fill:
-    """Compiles what writes a value as text."""
+    """Compile what writes a value as text."""
 
     def fill(element: Element, value: Any) -> None:
         try:
@@ -495,7 +495,7 @@ def text_filler(write: Callable[[Any], str]) -> Fill:
 
 
 def spell_float(value: float) -> str:
-    """Gives the text by which XML spells a float."""
+    """Return the text by which XML spells a float."""
     if math.isfinite(value):
         return repr(float(value))
     return "NaN" if math.isnan(value) else "INF" if value > 0 else "-INF"

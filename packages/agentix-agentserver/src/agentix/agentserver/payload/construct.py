@@ -25,7 +25,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 @lru_cache(maxsize=4096)
 def constructor(cls: type) -> Callable[[Plain], Any]:
-    """Compiles what makes instances of a payload class from plain values that a codec decoded.
+    """Compile what makes instances of a payload class from plain values that a codec decoded.
 
     Args:
         cls: A dataclass marked with `@xmlify`.
@@ -42,7 +42,7 @@ def constructor(cls: type) -> Callable[[Plain], Any]:
 
 @lru_cache(maxsize=4096)
 def record_builder(cls: type) -> Callable[[Plain], Any]:
-    """Compiles what makes instances of a dataclass."""
+    """Compile what makes instances of a dataclass."""
     converts: list[tuple[str, Convert]] = []
     absent: dict[str, None] = {}
     for field, hint in field_hints(cls):
@@ -66,7 +66,7 @@ def record_builder(cls: type) -> Callable[[Plain], Any]:
 
 
 def builder(hint: Any) -> Convert | None:
-    """Compiles what makes a field's value of a plain one; None where the two are the same."""
+    """Compile what makes a field's value of a plain one; None where the two are the same."""
     hint = bare(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (list, dict):
@@ -81,7 +81,7 @@ def builder(hint: Any) -> Convert | None:
 
 
 def container_builder(origin: type, convert: Convert | None) -> Convert | None:
-    """Compiles what makes a list or a dict, given what makes one value of it."""
+    """Compile what makes a list or a dict, given what makes one value of it."""
     if convert is None:
         return None
     if origin is list:
@@ -90,7 +90,7 @@ def container_builder(origin: type, convert: Convert | None) -> Convert | None:
 
 
 def maybe(convert: Convert) -> Convert:
-    """Lets None through a conversion."""
+    """Let None through a conversion."""
     return lambda value: None if value is None else convert(value)
 
 
@@ -102,7 +102,7 @@ READERS: dict[Any, Convert] = {
 
 
 def to_plain(instance: Any) -> Plain:
-    """Turns an instance of a payload class into plain values, each checked against its type.
+    """Turn an instance of a payload class into plain values, each checked against its type.
 
     Raises:
         PayloadError: A field holds what its annotation does not allow, named with its place.
@@ -115,14 +115,14 @@ def to_plain(instance: Any) -> Plain:
 
 @lru_cache(maxsize=4096)
 def instance_plainer(cls: type) -> Convert:
-    """Compiles what turns instances of a payload class into plain values."""
+    """Compile what turns instances of a payload class into plain values."""
     describe_record(cls)
     return record_plainer(cls)
 
 
 @lru_cache(maxsize=4096)
 def record_plainer(cls: type) -> Convert:
-    """Compiles what turns instances of a dataclass into plain values."""
+    """Compile what turns instances of a dataclass into plain values."""
     converts: list[tuple[str, Convert]] = []
     for field, hint in field_hints(cls):
         inner, optional = split_optional(hint)
@@ -136,7 +136,7 @@ def record_plainer(cls: type) -> Convert:
 
 
 def plainer(place: str, hint: Any) -> Convert:
-    """Compiles what turns a field's value into a plain one."""
+    """Compile what turns a field's value into a plain one."""
     hint = bare(hint)
     arguments = get_args(hint)
     match get_origin(hint):
@@ -159,7 +159,7 @@ def plainer(place: str, hint: Any) -> Convert:
 
 
 def expecting(place: str, cls: Any, convert: Convert) -> Convert:
-    """Compiles a conversion that refuses values of another class."""
+    """Compile a conversion that refuses values of another class."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, cls) or (type(value) is bool and cls is not bool):
@@ -171,7 +171,7 @@ def expecting(place: str, cls: Any, convert: Convert) -> Convert:
 
 
 def choosing(place: str, values: tuple[Any, ...]) -> Convert:
-    """Compiles a check that a value is one of a `Literal`, where 1 and True differ."""
+    """Compile a check that a value is one of a `Literal`, where 1 and True differ."""
 
     def check(value: Any) -> Any:
         for allowed in values:
@@ -183,7 +183,7 @@ def choosing(place: str, values: tuple[Any, ...]) -> Convert:
 
 
 def floating(value: float) -> float:
-    """Gives a float as it travels."""
+    """Return a float as it travels."""
     try:
         return float(value)
     except OverflowError as error:
@@ -191,14 +191,14 @@ def floating(value: float) -> float:
 
 
 def day(value: datetime.date) -> str:
-    """Gives a date as it travels; a time is none."""
+    """Return a date as it travels; a time is none."""
     if isinstance(value, datetime.datetime):
         raise PayloadError(f"{value!r} is no date but a datetime")
     return value.isoformat()
 
 
 def decimal(value: Decimal) -> str:
-    """Gives a decimal as it travels, without an exponent."""
+    """Return a decimal as it travels, without an exponent."""
     if not value.is_finite() or abs(value.adjusted()) > 4_000:
         raise PayloadError(f"{value} is no decimal that XML can hold")
     return format(value, "f")

@@ -72,7 +72,7 @@ SUPPORTED = (
 
 
 def describe_record(cls: type) -> RecordType:
-    """Describes a payload class.
+    """Describe a payload class.
 
     Args:
         cls: A dataclass marked with `@xmlify`.
@@ -87,7 +87,7 @@ def describe_record(cls: type) -> RecordType:
 
 
 def record_type(cls: type, outer: tuple[type, ...]) -> RecordType:
-    """Describes a dataclass, given those that it is nested in."""
+    """Describe a dataclass, given those that it is nested in."""
     if cls in outer:
         raise RegistrationError(f"{cls.__name__} contains itself; no finite schema can say that")
     docs = documentation(cls)
@@ -100,15 +100,15 @@ def record_type(cls: type, outer: tuple[type, ...]) -> RecordType:
 
 
 def check_constructor(cls: type, fields: tuple[Field, ...]) -> None:
-    """Checks that an instance can be made of the fields, and of them alone."""
+    """Check that an instance can be made of the fields, and of them alone."""
     try:
         inspect.signature(cls).bind(**dict.fromkeys(field.name for field in fields))
     except TypeError as error:
-        raise RegistrationError(f"{cls.__name__} can not be made of its fields: {error}") from error
+        raise RegistrationError(f"{cls.__name__} cannot be made of its fields: {error}") from error
 
 
 def field_hints(cls: type) -> Iterator[tuple["dataclasses.Field[Any]", Any]]:
-    """Gives the fields that a constructor takes, each with its resolved annotation.
+    """Return the fields that a constructor takes, each with its resolved annotation.
 
     Raises:
         RegistrationError: An annotation names something that does not exist.
@@ -122,19 +122,19 @@ def field_hints(cls: type) -> Iterator[tuple["dataclasses.Field[Any]", Any]]:
 
 
 def resolved_hints(cls: type) -> dict[str, Any]:
-    """Gives the annotations of a class, texts in them evaluated."""
+    """Return the annotations of a class, texts in them evaluated."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except Exception as error:  # annotations are code: evaluating them may raise anything
         raise RegistrationError(
-            f"{cls.__name__}: an annotation can not be resolved: {error}"
+            f"{cls.__name__}: an annotation cannot be resolved: {error}"
         ) from error
 
 
 def describe_field(
     cls: type, field: "dataclasses.Field[Any]", hint: Any, doc: str, outer: tuple[type, ...]
 ) -> Field:
-    """Describes one field of a dataclass."""
+    """Describe one field of a dataclass."""
     place = f"{cls.__name__}.{field.name}"
     if not is_ncname(field.name):
         raise RegistrationError(f"{place}: the name is no XML name")
@@ -153,7 +153,7 @@ def describe_field(
 
 
 def own_doc(field: "dataclasses.Field[Any]", hint: Any) -> str:
-    """Gives the documentation that a field carries itself: `Annotated`, or its metadata."""
+    """Return the documentation that a field carries itself: `Annotated`, or its metadata."""
     if get_origin(hint) is Annotated:
         for extra in hint.__metadata__:
             if isinstance(extra, str):
@@ -162,12 +162,12 @@ def own_doc(field: "dataclasses.Field[Any]", hint: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """Puts a text into one line that XML can hold."""
+    """Put a text into one line that XML can hold."""
     return " ".join("".join(sign if is_text(sign) else " " for sign in text).split())
 
 
 def shown_default(value: object) -> Atom | float | None:
-    """Gives the default that a prompt shows; None where one word or number does not say it."""
+    """Return the default that a prompt shows; None where one word or number does not say it."""
     match value:
         case Enum():
             return enum_spellings(type(value)).get(value)
@@ -180,7 +180,7 @@ def shown_default(value: object) -> Atom | float | None:
 
 
 def split_optional(hint: Any) -> tuple[Any, bool]:
-    """Takes `Annotated` and `| None` off an annotation, and tells whether None was there."""
+    """Take `Annotated` and `| None` off an annotation, and tell whether None was there."""
     hint = bare(hint)
     if get_origin(hint) not in (Union, types.UnionType):
         return hint, False
@@ -190,7 +190,7 @@ def split_optional(hint: Any) -> tuple[Any, bool]:
 
 
 def bare(hint: Any) -> Any:
-    """Takes `Annotated`, `NewType` and named aliases off an annotation."""
+    """Take `Annotated`, `NewType` and named aliases off an annotation."""
     while True:
         if get_origin(hint) is Annotated:
             hint = hint.__origin__
@@ -203,7 +203,7 @@ def bare(hint: Any) -> Any:
 
 
 def field_type(place: str, hint: Any, outer: tuple[type, ...]) -> FieldType:
-    """Describes the type of a field."""
+    """Describe the type of a field."""
     hint = bare(hint)
     if (simple := SIMPLE.get(hint) if isinstance(hint, type) else None) is not None:
         return simple
@@ -226,7 +226,7 @@ def field_type(place: str, hint: Any, outer: tuple[type, ...]) -> FieldType:
 
 
 def literal_type(place: str, values: tuple[Any, ...]) -> LiteralType:
-    """Describes a `Literal`."""
+    """Describe a `Literal`."""
     for value in values:
         if type(value) not in (str, int, bool):
             raise RegistrationError(f"{place}: Literal takes str, int and bool, not {value!r}")
@@ -236,17 +236,17 @@ def literal_type(place: str, values: tuple[Any, ...]) -> LiteralType:
 
 
 def told_apart(place: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Checks that XML can hold every value of a choice, each by a spelling of its own."""
+    """Check that XML can hold every value of a choice, each by a spelling of its own."""
     seen: set[str] = set()
     for text in map(spell, values):
         if not is_short_text(text) or text in seen:
-            raise RegistrationError(f"{place}: {text!r:.80} can not be told apart in XML")
+            raise RegistrationError(f"{place}: {text!r:.80} cannot be told apart in XML")
         seen.add(text)
     return values
 
 
 def enum_spellings(cls: type[Enum]) -> dict[Enum, str]:
-    """Gives how XML spells each member: by its value where all are texts, else by its name."""
+    """Return how XML spells each member: by its value where all are texts, else by its name."""
     members = [*cls]
     if all(isinstance(member.value, str) for member in members):
         return {member: str(member.value) for member in members}
@@ -254,7 +254,7 @@ def enum_spellings(cls: type[Enum]) -> dict[Enum, str]:
 
 
 def name_of(hint: Any) -> str:
-    """Gives an annotation as its author wrote it, as far as Python keeps that."""
+    """Return an annotation as its author wrote it, as far as Python keeps that."""
     return hint.__qualname__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
@@ -263,7 +263,7 @@ TO_TOOLS = ("noqa", "type:", "pragma", "fmt:", "pyright:")
 
 
 def documentation(cls: type) -> dict[str, str]:
-    """Gives the documentation of the fields of a class and its bases, by name.
+    """Return the documentation of the fields of a class and its bases, by name.
 
     A docstring below a field goes before the comment on its line. Where there is no source, such
     as in a frozen program, nothing is documented this way.
@@ -276,7 +276,7 @@ def documentation(cls: type) -> dict[str, str]:
 
 
 def documentation_of(cls: type) -> dict[str, str]:
-    """Gives what the body of one class says."""
+    """Return what the body of one class says."""
     module = sys.modules.get(cls.__module__)
     found = documented(module).get(cls.__qualname__) if module is not None else None
     return {} if found is None else found
@@ -284,7 +284,7 @@ def documentation_of(cls: type) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def documented(module: ModuleType) -> dict[str, dict[str, str]]:
-    """Gives what the source of a module says of the fields of each class, by qualified name."""
+    """Return what the source of a module says of the fields of each class, by qualified name."""
     try:
         source = inspect.getsource(module)
         tree = ast.parse(source)
@@ -298,7 +298,7 @@ def documented(module: ModuleType) -> dict[str, dict[str, str]]:
 
 
 def classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Gives every class below a node, with its qualified name."""
+    """Return every class below a node, with its qualified name."""
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.ClassDef(name=name):
@@ -311,7 +311,7 @@ def classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
 
 
 def fields(definition: ast.ClassDef, lines: list[bytes]) -> Iterator[tuple[str, str]]:
-    """Gives the documentation of each field in the body of a class."""
+    """Return the documentation of each field in the body of a class."""
     body = definition.body
     ends = {statement.end_lineno: statement.end_col_offset for statement in body}
     for statement, following in zip(body, [*body[1:], None], strict=True):
@@ -322,7 +322,7 @@ def fields(definition: ast.ClassDef, lines: list[bytes]) -> Iterator[tuple[str, 
 
 
 def docstring(statement: ast.stmt | None) -> str:
-    """Gives the text of a statement that is only a text."""
+    """Return the text of a statement that is only a text."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str(text))):
             return text
@@ -331,7 +331,7 @@ def docstring(statement: ast.stmt | None) -> str:
 
 
 def comment(rest: bytes) -> str:
-    """Gives the comment that the rest of a line is, without the remarks to tools."""
+    """Return the comment that the rest of a line is, without the remarks to tools."""
     text = rest.decode().lstrip(" \t\f;")
     if not text.startswith("#"):
         return ""

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def prompt(name: str, description: str, record: RecordType, example: str) -> str:
-    """Writes the part of a prompt that presents one listener.
+    """Write the part of a prompt that presents one listener.
 
     Args:
         name: The registered name.
@@ -49,7 +49,7 @@ def prompt(name: str, description: str, record: RecordType, example: str) -> str
 
 
 def parameter_lines(record: RecordType, prefix: str) -> Iterator[str]:
-    """Writes a line for each field, and below a field of records one for each of theirs."""
+    """Write a line for each field, and below a field of records one for each of theirs."""
     for field in record.fields:
         yield f"- {prefix}{field.name}({type_name(field.type)}){remark(field)}"
         match records_in(field.type):
@@ -58,7 +58,7 @@ def parameter_lines(record: RecordType, prefix: str) -> Iterator[str]:
 
 
 def records_in(kind: FieldType, path: str = "") -> tuple[RecordType, str] | None:
-    """Finds the record that a type is made of, and the way to it through lists and dicts."""
+    """Find the record that a type is made of, and the way to it through lists and dicts."""
     match kind:
         case RecordType():
             return kind, path
@@ -73,7 +73,7 @@ def records_in(kind: FieldType, path: str = "") -> tuple[RecordType, str] | None
 
 
 def type_name(kind: FieldType) -> str:
-    """Gives the name of a type, as Python writes it."""
+    """Return the name of a type, as Python writes it."""
     match kind:
         case OptionalType(inner):
             return type_name(inner)
@@ -92,7 +92,7 @@ def type_name(kind: FieldType) -> str:
 
 
 def remark(field: Field) -> str:
-    """Gives what follows a field's name: its documentation, and what its absence means."""
+    """Return what follows a field's name: its documentation, and what its absence means."""
     doc = f" - {field.doc}" if field.doc else ""
     if field.required:
         return doc
@@ -100,7 +100,7 @@ def remark(field: Field) -> str:
 
 
 def shown(value: str | float) -> str:
-    """Gives a default as a prompt shows it."""
+    """Return a default as a prompt shows it."""
     return repr(value) if isinstance(value, str) else spell(value)  # type: ignore[arg-type]
 
 
@@ -116,17 +116,17 @@ VALUES: dict[type, Any] = {
 
 
 def example(record: RecordType) -> Plain:
-    """Makes an example with a value in every field; integers are 40 and 2 in turn."""
+    """Make an example with a value in every field; integers are 40 and 2 in turn."""
     return record_example(record, cycle((40, 2)))
 
 
 def record_example(record: RecordType, integers: Iterator[int]) -> Plain:
-    """Makes an example of a record."""
+    """Make an example of a record."""
     return {field.name: value_example(field.type, integers) for field in record.fields}
 
 
 def value_example(kind: FieldType, integers: Iterator[int]) -> Any:
-    """Makes an example of a type."""
+    """Make an example of a type."""
     match kind:
         case IntegerType():
             return next(integers)

@@ -49,7 +49,7 @@ MARK = "__agentix_xmlify__"
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 def xmlify(cls: type[T]) -> type[T]:
-    """Marks a payload class.
+    """Mark a payload class.
 
     It works above `@dataclass`, below it, and alone, where the class becomes a dataclass. What a
     field may be is checked at registration, not here, so importing a class stays cheap.
@@ -61,12 +61,12 @@ def xmlify(cls: type[T]) -> type[T]:
 
 
 def is_xmlified(cls: type) -> bool:
-    """Tells whether a class itself, not only a base of it, is marked."""
+    """Return whether a class itself, not only a base of it, is marked."""
     return MARK in cls.__dict__ and dataclasses.is_dataclass(cls)
 
 
 def make_dataclass(cls: type[Any]) -> None:
-    """Makes a dataclass of a class that may still be given to `@dataclass` afterwards.
+    """Make a dataclass of a class that may still be given to `@dataclass` afterwards.
 
     `dataclass` keeps methods that it finds, and takes a field's specification off the class. So
     what it would see a second time is what the author wrote: the methods wait until the first
@@ -104,7 +104,7 @@ def make_dataclass(cls: type[Any]) -> None:
 
 
 def complete(cls: type[Any], made: dict[str, Any], specified: dict[str, Any]) -> None:
-    """Gives a class what a dataclass has; nothing waits any longer afterwards."""
+    """Return a class what a dataclass has; nothing waits any longer afterwards."""
     for name in specified:
         if name not in made:
             delattr(cls, name)
@@ -290,7 +290,7 @@ NAMES: Mapping[type, str] = {type(kind): name for name, kind in SIMPLE.items()}
 
 
 def brief(value: object) -> str:
-    """Shows the beginning of a value in a message, whatever it is."""
+    """Show the beginning of a value in a message, whatever it is."""
     try:
         return repr(value)[:80]
     except Exception:  # an integer of too many digits, or a class's own mistake
@@ -298,14 +298,14 @@ def brief(value: object) -> str:
 
 
 def spell(atom: Atom) -> str:
-    """Gives the text by which XML spells a value of a `Literal`."""
+    """Return the text by which XML spells a value of a `Literal`."""
     if isinstance(atom, bool):
         return "true" if atom else "false"
     return str(atom)
 
 
 def to_data(kind: FieldType) -> dict[str, Any]:
-    """Turns a description into plain data: dicts, lists, texts, numbers, truth values and None."""
+    """Turn a description into plain data: dicts, lists, texts, numbers, truth values and None."""
     match kind:
         case LiteralType(values):
             return {"kind": "Literal", "values": [*values]}
@@ -324,7 +324,7 @@ def to_data(kind: FieldType) -> dict[str, Any]:
 
 
 def field_to_data(field: Field) -> dict[str, Any]:
-    """Turns the description of a field into plain data."""
+    """Turn the description of a field into plain data."""
     return {
         "name": field.name,
         "type": to_data(field.type),
@@ -335,7 +335,7 @@ def field_to_data(field: Field) -> dict[str, Any]:
 
 
 def from_data(data: object) -> RecordType:
-    """Reads the description of a class from what a worker sent, which may be anything.
+    """Read the description of a class from what a worker sent, which may be anything.
 
     Raises:
         RegistrationError: It is no such description, or one that no schema can express.
@@ -347,7 +347,7 @@ def from_data(data: object) -> RecordType:
 
 
 def read(data: object, depth: int) -> FieldType:
-    """Reads the description of one type."""
+    """Read the description of one type."""
     if depth > DEEPEST:
         raise RegistrationError(f"types are nested more than {DEEPEST} deep")
     if not isinstance(data, dict):
@@ -370,7 +370,7 @@ def read(data: object, depth: int) -> FieldType:
 
 
 def read_fields(record: str, fields: list[object], depth: int) -> Iterator[Field]:
-    """Reads the descriptions of the fields of a record."""
+    """Read the descriptions of the fields of a record."""
     if len(fields) > MOST:
         raise RegistrationError(f"{record} has {len(fields)} fields; {MOST} are the most")
     seen: set[str] = set()
@@ -383,7 +383,7 @@ def read_fields(record: str, fields: list[object], depth: int) -> Iterator[Field
 
 
 def read_field(data: object, depth: int) -> Field:
-    """Reads the description of one field."""
+    """Read the description of one field."""
     match data:
         case {
             "name": str(name),
@@ -398,7 +398,7 @@ def read_field(data: object, depth: int) -> Field:
 
 
 def read_field_type(data: dict[str, object], depth: int) -> FieldType:
-    """Reads the type of a field, the one place where None may be."""
+    """Read the type of a field, the one place where None may be."""
     match data:
         case {"kind": "Optional", "of": inner}:
             return OptionalType(read(inner, depth + 1))
@@ -407,19 +407,19 @@ def read_field_type(data: dict[str, object], depth: int) -> FieldType:
 
 
 def spellings(values: list[object], allowed: Any) -> Iterator[Any]:
-    """Checks the values of a `Literal` or an `Enum`: XML must be able to tell them apart."""
+    """Check the values of a `Literal` or an `Enum`: XML must be able to tell them apart."""
     seen: set[str] = set()
     if not 0 < len(values) <= MOST:
         raise RegistrationError(f"{len(values)} values to choose from; 1 to {MOST} are allowed")
     for value in values:
         if not isinstance(value, allowed) or not can_be_shown(value) or spell(value) in seen:
-            raise RegistrationError(f"{brief(value)} can not be told apart as one of several")
+            raise RegistrationError(f"{brief(value)} cannot be told apart as one of several")
         seen.add(spell(value))
         yield value
 
 
 def can_be_shown(value: Atom | float | None) -> bool:
-    """Tells whether a value is one that a prompt can show."""
+    """Return whether a value is one that a prompt can show."""
     match value:
         case str():
             return is_short_text(value)
@@ -430,10 +430,10 @@ def can_be_shown(value: Atom | float | None) -> bool:
 
 
 def is_short_text(text: str) -> bool:
-    """Tells whether a text is one that XML can hold, and short enough to be shown."""
+    """Return whether a text is one that XML can hold, and short enough to be shown."""
     return len(text) <= LONGEST_TEXT and is_text(text)
 
 
 def is_text(text: str) -> bool:
-    """Tells whether XML can hold a text: no control characters, no halves of surrogate pairs."""
+    """Return whether XML can hold a text: no control characters, no halves of surrogate pairs."""
     return CONTROL.isdisjoint(text) and not any("\ud800" <= sign <= "\udfff" for sign in text)

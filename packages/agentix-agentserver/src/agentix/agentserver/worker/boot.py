@@ -19,7 +19,7 @@ CONTROL = 3
 
 
 def main() -> None:
-    """Reads the plan, sets the path, and becomes the forkserver."""
+    """Read the plan, sets the path, and becomes the forkserver."""
     descriptor, pump = map(int, sys.argv[1:])
     if descriptor != CONTROL:
         os.dup2(descriptor, CONTROL)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def place_package() -> None:
-    """Puts `agentix` in place without running it, until someone asks for a name of it.
+    """Put `agentix` in place without running it, until someone asks for a name of it.
 
     Its names need pydantic, which would be in the memory that every fork copies the map of.
     """

@@ -68,10 +68,10 @@ class LoadedHandler:
 
 
 def load(order: Order) -> LoadedHandler:
-    """Imports the code of a listener, which `describe` has held against the contract before.
+    """Import the code of a listener, which `describe` has held against the contract before.
 
     Raises:
-        RegistrationError: It can not be imported; the message names the path.
+        RegistrationError: It cannot be imported; the message names the path.
     """
     from agentix.agentserver.payload.construct import record_builder
 
@@ -86,10 +86,10 @@ def load(order: Order) -> LoadedHandler:
 
 
 def describe(order: Order) -> list[dict[str, Any]]:
-    """Imports the code of a listener, and describes its payload classes as plain data.
+    """Import the code of a listener, and describe its payload classes as plain data.
 
     Raises:
-        RegistrationError: It can not be imported or does not fit the contract, or a class has a
+        RegistrationError: It cannot be imported or does not fit the contract, or a class has a
             field that no schema can express; the message names the path.
     """
     from agentix.agentserver.payload.describe import describe_record
@@ -102,7 +102,7 @@ def describe(order: Order) -> list[dict[str, Any]]:
 async def attempt(
     entry: LoadedHandler, thread_id: str, payload_class: int, payload: dict[str, Any]
 ) -> tuple[CallOutcome, bytes]:
-    """Calls the handler once, and lets what it raises through."""
+    """Call the handler once, and let what it raises through."""
     instance = entry.constructors[payload_class](payload)
     result = await entry.handler(instance, HandlerMetadata(thread_id, entry.own_name))
     if type(result) is not bytes:
@@ -115,7 +115,7 @@ async def attempt(
 
 
 def raised() -> tuple[CallOutcome, bytes]:
-    """Gives the outcome of the exception that is being handled."""
+    """Return the outcome of the exception that is being handled."""
     return CallOutcome.RAISED, traceback.format_exc().encode(errors="backslashreplace")
 
 
@@ -125,7 +125,7 @@ def _import_path(path: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except BaseException as error:  # the module's own code runs here, and may raise anything
         reason = f"{type(error).__name__}: {error}"
-        raise RegistrationError(f"{path!r} can not be imported: {reason}") from error
+        raise RegistrationError(f"{path!r} cannot be imported: {reason}") from error
 
 
 def _import_class(path: str) -> type:
@@ -136,7 +136,7 @@ def _import_class(path: str) -> type:
 
 
 def _check_handler(path: str, handler: object) -> None:
-    """Checks a handler against the contract: `async def`, with a payload and metadata."""
+    """Check a handler against the contract: `async def`, with a payload and metadata."""
     if not inspect.iscoroutinefunction(handler):
         raise RegistrationError(f"the handler {path!r} is not declared with `async def`")
     parameters = list(inspect.signature(handler).parameters.values())
@@ -172,7 +172,7 @@ CALL = pack({"number": 1, "text": "one"})
 
 
 async def warm_up() -> None:
-    """Loads and calls a sample, as a worker loads and calls a handler."""
+    """Load and calls a sample, as a worker loads and calls a handler."""
     sys.modules.pop(SAMPLE.handler.rpartition(".")[0], None)
     entry = load(SAMPLE)
     outcome, content = await attempt(entry, "", 0, unpack(CALL))
@@ -186,7 +186,7 @@ class CallReader:
         self._left = b""
 
     def read(self) -> Any:
-        """Waits for the next frame, and gives its value."""
+        """Wait for the next frame, and return its value."""
         data = self._left or _receive()
         while len(data) < LENGTH.size:
             data += _receive()
@@ -218,7 +218,7 @@ def _send(answer: bytes) -> None:
 
 
 async def serve() -> NoReturn:
-    """Reads the order, imports the code that it names, and serves calls until the pump leaves."""
+    """Read the order, import the code that it names, and serve calls until the pump leaves."""
     calls = CallReader()
     describing, order = _read_order(calls)
     if describing:
@@ -236,7 +236,7 @@ def _read_order(calls: CallReader) -> tuple[bool, Order]:
 
 
 def _describe(calls: CallReader, order: Order) -> NoReturn:
-    """Describes one listener after the other, and calls none."""
+    """Describe one listener after the other, and calls none."""
     while True:
         _send(_description(order))
         _, order = _read_order(calls)
@@ -256,7 +256,7 @@ def _refuse(calls: CallReader, reason: str) -> NoReturn:
 
 
 async def _answer(calls: CallReader, entry: LoadedHandler) -> NoReturn:
-    """Answers calls one after the other.
+    """Answer calls one after the other.
 
     The socket is read by blocking inside of the loop's one task: a handler that does not wait
     costs no turn of the loop, and what it leaves running stands still between calls.

@@ -51,7 +51,7 @@ __all__ = [
 
 
 def make_loop() -> asyncio.SelectorEventLoop:
-    """Makes a loop that can be taken over a fork.
+    """Make a loop that can be taken over a fork.
 
     It selects by poll(2), which leaves nothing in the kernel that two processes would share. What
     else it has there is a pair of sockets by which threads and signals wake it: see `wakers`.
@@ -60,7 +60,7 @@ def make_loop() -> asyncio.SelectorEventLoop:
 
 
 def wakers(loop: asyncio.SelectorEventLoop) -> tuple[int, int]:
-    """Gives the descriptors of the pair of sockets, for which a worker needs others.
+    """Return the descriptors of the pair of sockets, for which a worker needs others.
 
     asyncio has no public names for them.
     """
@@ -78,14 +78,14 @@ FILLING = 32 * 1024
 """How much of each size is put between small objects, in bytes."""
 
 NOBODY = -1
-"""In place of a process id where the syscalls gives no process."""
+"""In place of a process id where the kernel gives no process."""
 
 FAILED = 1 << 8
 """The wait status of a process that exits with 1."""
 
 
 def main(control: socket.socket, plan: ForkServerConfig, pump: int) -> NoReturn:
-    """Warms up, and becomes the guard of a zygote.
+    """Warm up, and becomes the guard of a fork server.
 
     Args:
         control: The socket to the pump.
@@ -98,20 +98,20 @@ def main(control: socket.socket, plan: ForkServerConfig, pump: int) -> NoReturn:
     held = Jail()
     measures = isolation.enter_process_namespace(held)
     syscalls.call("prctl", syscalls.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    zygote = os.fork()
-    if zygote == 0:
+    server = os.fork()
+    if server == 0:
         _serve(control, plan, held, measures)
     control.close()
-    _guard(zygote, plan, pump)
+    _guard(server, plan, pump)
 
 
-def _guard(zygote: int, plan: ForkServerConfig, pump: int) -> NoReturn:
-    """Waits for the end of the zygote, makes it when the pump ends, and leaves nothing behind."""
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(zygote, signal.SIGKILL))
+def _guard(server: int, plan: ForkServerConfig, pump: int) -> NoReturn:
+    """Wait for the end of the fork server, end it with the pump, and leave nothing behind."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(server, signal.SIGKILL))
     syscalls.die_with_parent(signal.SIGTERM)
     if os.getppid() != pump:
-        os.kill(zygote, signal.SIGKILL)
-    os.waitpid(zygote, 0)
+        os.kill(server, signal.SIGKILL)
+    os.waitpid(server, 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _kill_children()
     shutil.rmtree(plan["scratch"], ignore_errors=True)
@@ -121,38 +121,38 @@ def _guard(zygote: int, plan: ForkServerConfig, pump: int) -> NoReturn:
 def _serve(
     control: socket.socket, plan: ForkServerConfig, held: Jail, measures: list[Mitigation]
 ) -> NoReturn:
-    """Builds the isolation, tries it, and forks workers in it until the pump leaves."""
+    """Build the jail, try it, and fork workers in it until the pump leaves."""
     try:
         syscalls.die_with_parent()
         syscalls.call("prctl", syscalls.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop = make_loop()
         measures += isolation.build(plan, held)
-        zygote = ForkServer(control, plan, held, wakers(loop))
+        server = ForkServer(control, plan, held, wakers(loop))
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        measures += zygote.rehearse()
+        measures += server.probe()
         report = [(measure.name, measure.applied, measure.detail) for measure in measures]
         control.send(STATE.pack(READY, 0, 0) + json.dumps(report).encode())
-        loop.run_until_complete(_live(zygote, loop))
+        loop.run_until_complete(_live(server, loop))
     except BaseException:
         traceback.print_exc()
     os._exit(1)
 
 
-async def _live(zygote: ForkServer, loop: asyncio.AbstractEventLoop) -> NoReturn:
-    """Serves the pump, and goes on as each worker, in whose loop this task then is."""
+async def _live(server: ForkServer, loop: asyncio.AbstractEventLoop) -> NoReturn:
+    """Serve the pump, and goes on as each worker, in whose loop this task then is."""
     for _ in range(ROUNDS):
         await child.warm_up()
-    zygote.settle()
-    newborn = zygote.run()
-    newborn.leave_zygote()
+    server.freeze_heap()
+    forked = server.run()
+    forked.enter()
     asyncio._set_running_loop(loop)  # asyncio knows the process of a running loop
     gc.enable()
     await child.serve()
 
 
 def _kill_children() -> None:
-    """Kills what workers made and left, which is handed to this process where nothing else is."""
+    """Kill what workers made and left, which is handed to this process where nothing else is."""
     try:
         while True:
             with open(f"/proc/self/task/{os.getpid()}/children") as children:
@@ -167,7 +167,7 @@ def _kill_children() -> None:
 class ForkedWorker:
     """A worker right after its birth, with all that was made ready for it."""
 
-    harness: Mitigations
+    mitigations: Mitigations
     """What is to hold it."""
     missing: frozenset[str]
     """The measures that this machine does not allow."""
@@ -176,25 +176,25 @@ class ForkedWorker:
     output: int
     """Its pipe to the log."""
     wakers: Sequence[tuple[int, int]]
-    """What wakes its loop: each descriptor, and the zygote's that it takes the place of."""
+    """What wakes its loop: each descriptor, and the fork server's that it takes the place of."""
     descriptors: int
-    """What every descriptor of the zygote is below."""
+    """What every descriptor of the fork server is below."""
 
     def close(self) -> None:
-        """Lets go of it, in the zygote."""
-        self.harness.close()
+        """Let go of it, in the fork server."""
+        self.mitigations.close()
         for own, _ in self.wakers:
             os.close(own)
 
-    def leave_zygote(self) -> None:
-        """Lets go of all that is the zygote's, and is held from then on.
+    def enter(self) -> None:
+        """Let go of all that is the fork server's, and is held from then on.
 
         Raises:
-            RuntimeError: It is held less than the process of the rehearsal.
+            RuntimeError: It is held less than the process that was probed.
         """
         os.setpgid(0, 0)
         isolation.take_over(self.channel, self.output, self.wakers)
-        failures = self.harness.put_on()
+        failures = self.mitigations.apply()
         isolation.keep_only(sorted(place for _, place in self.wakers), self.descriptors)
         for name, reason in failures.items():
             if name not in self.missing:
@@ -207,7 +207,7 @@ class ForkServer:
     Args:
         control: The socket to the pump.
         plan: What the pump wants of every worker.
-        held: What holds the zygote.
+        held: What holds the fork server.
         wakers: The descriptors that wake the loop that workers are born in.
     """
 
@@ -228,31 +228,31 @@ class ForkServer:
         self._descriptors = os.sysconf("SC_OPEN_MAX")
         self._filling: list[bytes] = []
 
-    def rehearse(self) -> list[Mitigation]:
-        """Hardens a process that then ends, to learn what this machine allows."""
+    def probe(self) -> list[Mitigation]:
+        """Harden a process that then ends, to learn what this machine allows."""
         reader, writer = os.pipe()
-        harness = Mitigations(self._birth(0))
+        mitigations = Mitigations(self._birth(0))
         pid = self._new_process()
         if pid == 0:
-            os.write(writer, json.dumps(harness.put_on()).encode())
+            os.write(writer, json.dumps(mitigations.apply()).encode())
             os._exit(0)
         os.close(writer)
         failures = json.loads(os.read(reader, 65536))
         os.close(reader)
         os.waitpid(pid, 0)
-        harness.close()
+        mitigations.close()
         self._clean(0)
         self._missing = frozenset(failures)
-        harness = Mitigations(self._birth(0))
-        harness.close()
+        mitigations = Mitigations(self._birth(0))
+        mitigations.close()
         self._clean(0)
         return [
             Mitigation(step.name, step.name not in failures, failures.get(step.name, step.detail))
-            for step in harness.steps
+            for step in mitigations.steps
         ]
 
-    def settle(self) -> None:
-        """Leaves memory so that a worker writes to few pages of it, which are copied for it then.
+    def freeze_heap(self) -> None:
+        """Leave memory so that a worker writes to few pages of it, which are copied for it then.
 
         The gaps between small objects are filled: a worker would put there what it makes, and
         have one page after the other copied.
@@ -262,17 +262,17 @@ class ForkServer:
         gc.freeze()
 
     def run(self) -> ForkedWorker:
-        """Serves the pump until it leaves; returns in each worker, and nowhere else."""
+        """Serve the pump until it leaves; return in each worker, and nowhere else."""
         self._poll.register(self._control.fileno(), select.POLLIN)
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor != self._control.fileno():
                     self._reap(descriptor)
-                elif (newborn := self._obey()) is not None:
-                    return newborn
+                elif (forked := self._obey()) is not None:
+                    return forked
 
     def _reap(self, end: int) -> None:
-        """Takes note of a worker that has ended."""
+        """Take note of a worker that has ended."""
         self._poll.unregister(end)
         os.close(end)
         number = self._ends.pop(end)
@@ -289,13 +289,13 @@ class ForkServer:
             self._end()  # the pump has left
 
     def _clean(self, number: int) -> None:
-        """Removes what a worker had."""
+        """Remove what a worker had."""
         self._users.pop(number, None)
         if not self._held.own_root:
             isolation.remove_scratch(self._plan, number)
 
     def _kill_strays(self) -> None:
-        """Kills what ended workers have left, where there is no process namespace to end it."""
+        """Kill what ended workers have left, where there is no process namespace to end it."""
         workers = set(self._pids.values())
         with open(f"/proc/self/task/{os.getpid()}/children") as children:
             strays = set(map(int, children.read().split())) - workers
@@ -306,7 +306,7 @@ class ForkServer:
             self._kill_strays()  # theirs are this process's now
 
     def _obey(self) -> ForkedWorker | None:
-        """Does what the pump says; gives a worker what it needs."""
+        """Do what the pump says; return a worker in the process that is one."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, ORDER.size, 2)
         except ConnectionResetError:  # the pump has left, and did not read all that we said
@@ -321,7 +321,7 @@ class ForkServer:
         return None
 
     def _end(self) -> NoReturn:
-        """Kills every worker and waits for it, and ends."""
+        """Kill every worker and wait for it, and end."""
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
         for number, pid in self._pids.items():
@@ -330,18 +330,18 @@ class ForkServer:
         os._exit(0)
 
     def _fork(self, number: int, channel: int, output: int) -> ForkedWorker | None:
-        """Forks a worker, where it gives what that needs."""
-        newborn = None
+        """Fork a worker, where it gives what that needs."""
+        forked = None
         try:
-            newborn = self._make_ready(number, channel, output)
+            forked = self._make_ready(number, channel, output)
             pid = self._new_process()
         except (OSError, KernelError) as error:
             os.write(output, f"no process for a worker: {error}\n".encode())
             pid = NOBODY
         if pid == 0:
-            return newborn
-        if newborn is not None:
-            newborn.close()
+            return forked
+        if forked is not None:
+            forked.close()
         os.close(channel)
         os.close(output)
         self._tell(BORN, number, pid)
@@ -353,7 +353,7 @@ class ForkServer:
         for end in pair:
             end.setblocking(False)
         return ForkedWorker(
-            harness=Mitigations(self._birth(number)),
+            mitigations=Mitigations(self._birth(number)),
             missing=self._missing,
             channel=channel,
             output=output,
@@ -362,7 +362,7 @@ class ForkServer:
         )
 
     def _watch(self, number: int, pid: int) -> None:
-        """Waits for the end of a worker, without standing still."""
+        """Wait for the end of a worker, without standing still."""
         if pid == NOBODY:
             self._clean(number)
             self._tell(ENDED, number, FAILED)
@@ -385,7 +385,7 @@ class ForkServer:
         return WorkerConfig(self._plan, self._held, self._reach, user, scratch, bounded)
 
     def _new_process(self) -> int:
-        """Forks a process that is the first of a namespace, if there are such."""
+        """Fork a process that is the first of a namespace, if there are such."""
         if self._held.process_namespaces:
             syscalls.call(
                 "setns", self._held.processes, syscalls.CLONE_NEWPID, about="CLONE_NEWPID"

@@ -44,22 +44,22 @@ logger = logging.getLogger(__name__)
 BOOT = Path(__file__).with_name("boot.py")
 
 START = 30.0
-"""How long a zygote may take to be ready, in seconds."""
+"""How long a fork server may take to be ready, in seconds."""
 
 STOP = 5.0
-"""How long a zygote may take to end its workers and itself, in seconds."""
+"""How long a fork server may take to end its workers and itself, in seconds."""
 
 UNBORN = 64
 """How many workers may be ordered before the first of them is forked."""
 
 
 class ForkServerClient:
-    """One zygote, which forks workers when it is told to.
+    """One fork server, which forks workers when it is told to.
 
     Args:
         plan: What every worker is to be like.
         on_ended: Called with the number and the wait status of each worker that has ended.
-        on_lost: Called when the zygote is gone, and with it every worker.
+        on_lost: Called when the fork server is gone, and with it every worker.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class ForkServerClient:
 
     @property
     def pid(self) -> int:
-        """The process id of the zygote's guard."""
+        """The process id of the fork server's guard."""
         return self._process.pid
 
     @property
     def lost(self) -> bool:
-        """The zygote takes no more orders."""
+        """The fork server takes no more orders."""
         return self._control.fileno() < 0
 
     async def ready(self) -> tuple[Mitigation, ...]:
-        """Waits until the zygote takes orders, and gives what holds its workers.
+        """Wait until the fork server takes orders, and return what holds its workers.
 
         Raises:
             WorkersError: It ended, or was not ready in time; nothing of it is left.
@@ -103,16 +103,16 @@ class ForkServerClient:
             async with asyncio.timeout(START):
                 return await asyncio.shield(self._ready)
         except TimeoutError:
-            raise WorkersError(f"the zygote was not ready within {START:g} s") from None
+            raise WorkersError(f"the fork server was not ready within {START:g} s") from None
         finally:
             if not self._ready.done() or self._ready.exception():
                 await self.aclose()
 
     async def fork(self, number: int) -> tuple[socket.socket, int]:
-        """Orders a worker, and gives the socket to it and the pipe that its output comes from.
+        """Order a worker, and return the socket to it and the pipe that its output comes from.
 
         Raises:
-            WorkersError: The zygote is gone, or does not take orders.
+            WorkersError: The fork server is gone, or does not take orders.
         """
         await self._unborn.acquire()
         with contextlib.ExitStack() as ends:
@@ -135,35 +135,35 @@ class ForkServerClient:
         return ours, output
 
     def kill(self, number: int) -> None:
-        """Has a worker killed; where the zygote does not take the order, all are killed."""
+        """Have a worker killed; where the fork server does not take the order, all are killed."""
         try:
             self._send(KILL, number, [])
         except WorkersError as error:
             if not self._gone.done():
-                logger.error("worker %d can not be killed alone: %s", number, error)
+                logger.error("worker %d cannot be killed alone: %s", number, error)
                 self._process.kill()
 
     async def aclose(self) -> None:
-        """Ends every worker, and the zygote, and waits until nothing of them is left."""
+        """End every worker, and the fork server, and wait until nothing of them is left."""
         self._lose()
         try:
             async with asyncio.timeout(STOP):
                 await asyncio.shield(self._gone)
         except TimeoutError:
-            logger.error("the zygote did not end within %g s and is killed", STOP)
+            logger.error("the fork server did not end within %g s and is killed", STOP)
             self._process.kill()
             await asyncio.shield(self._gone)
 
     def _send(self, order: int, number: int, descriptors: list[int]) -> None:
         if self.lost:
-            raise WorkersError("the zygote is gone")
+            raise WorkersError("the fork server is gone")
         try:
             socket.send_fds(self._control, [ORDER.pack(order, number)], descriptors)
         except OSError as error:
-            raise WorkersError(f"the zygote takes no orders: {error.strerror}") from error
+            raise WorkersError(f"the fork server takes no orders: {error.strerror}") from error
 
     def _read(self) -> None:
-        """Reads one message of the zygote."""
+        """Read one message of the fork server."""
         try:
             message = self._control.recv(65536)
         except BlockingIOError:
@@ -183,7 +183,7 @@ class ForkServerClient:
             self._ready.set_result(tuple(Mitigation(*measure) for measure in measures))
 
     def _lose(self) -> None:
-        """Lets go of the zygote, which then ends if it has not."""
+        """Let go of the fork server, which then ends if it has not."""
         if self.lost:
             return
         self._loop.remove_reader(self._control.fileno())
@@ -191,7 +191,7 @@ class ForkServerClient:
         for _ in range(UNBORN):
             self._unborn.release()
         if not self._ready.done():
-            self._ready.set_exception(WorkersError("the zygote ended before it was ready"))
+            self._ready.set_exception(WorkersError("the fork server ended before it was ready"))
             self._ready.exception()  # taken here where nobody waits for it
         self._on_lost(self)
 
@@ -204,7 +204,7 @@ class ForkServerClient:
 
 
 def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
-    """Starts a zygote with nothing of this process: no environment, no descriptor but its own."""
+    """Start a fork server without the environment and descriptors of this process."""
     number = control.fileno()
     flags = ["-I", "-S", "-B", "-X", "utf8"]
     return subprocess.Popen(
@@ -230,7 +230,7 @@ OTHER_DESCRIPTORS = 128
 
 
 class WorkerSupply:
-    """Has workers forked, and knows of their ends. A zygote that is gone is replaced.
+    """Has workers forked, and knows of their ends. A fork server that is gone is replaced.
 
     A worker does not know what it is for until it is told, so a few wait ahead of need, held
     already.
@@ -243,7 +243,7 @@ class WorkerSupply:
         self.measures: tuple[Mitigation, ...] = ()
         """What holds the workers."""
         self._settings = settings
-        self._nursery: ForkServerClient | None = None
+        self._client: ForkServerClient | None = None
         self._starting = asyncio.Lock()
         self._workers: dict[int, WorkerProcess] = {}
         self._outputs: dict[int, WorkerOutput] = {}
@@ -258,27 +258,27 @@ class WorkerSupply:
 
     @property
     def guard(self) -> int:
-        """The process id of the zygote's guard; 0 where there is none."""
-        return self._nursery.pid if self._nursery is not None else 0
+        """The process id of the fork server's guard; 0 where there is none."""
+        return self._client.pid if self._client is not None else 0
 
     async def start(self) -> ForkServerClient:
-        """Gives the zygote, which is started where there is none.
+        """Return the fork server, which is started where there is none.
 
         Raises:
-            WorkersError: It does not start, or the fleet is closed.
+            WorkersError: It does not start, or the supply is closed.
         """
         async with self._starting:
             if self._closed:
                 raise WorkersError("the workers are closed")
-            if self._nursery is None:
+            if self._client is None:
                 self._check_descriptors()
-                nursery = ForkServerClient(self._plan(), self._ended, self._lost)
-                self.measures = await nursery.ready()
-                self._nursery = nursery
-            return self._nursery
+                client = ForkServerClient(self._plan(), self._ended, self._lost)
+                self.measures = await client.ready()
+                self._client = client
+            return self._client
 
     async def employ(self, source: HandlerSource) -> WorkerProcess:
-        """Gives a worker for a listener.
+        """Return a worker for a listener.
 
         Raises:
             WorkersError: None can be had.
@@ -289,7 +289,7 @@ class WorkerSupply:
         return worker
 
     async def hire(self) -> WorkerProcess:
-        """Gives a new worker that does not know yet what it is for; spare ones wait for calls.
+        """Return a new worker that does not know yet what it is for; spare ones wait for calls.
 
         Raises:
             WorkersError: None can be had.
@@ -299,7 +299,7 @@ class WorkerSupply:
         return worker
 
     def order(self, worker: WorkerProcess, source: HandlerSource, describing: bool = False) -> None:
-        """Tells a worker what it is for; one that describes listeners may be told again.
+        """Tell a worker what it is for; one that describes listeners may be told again.
 
         Args:
             worker: The worker.
@@ -313,32 +313,32 @@ class WorkerSupply:
         worker.send(pack_frame((*order, self._settings.output)))
 
     async def aclose(self) -> None:
-        """Ends every worker and the zygote, and waits until nothing of them is left."""
+        """End every worker and the fork server, and wait until nothing of them is left."""
         self._closed = True
         if self._refill is not None:
             self._refill.cancel()
         async with self._starting:
-            if self._nursery is not None:
-                await self._nursery.aclose()
+            if self._client is not None:
+                await self._client.aclose()
         for output in self._outputs.values():
             output.close()
         self._remove_scratch()
 
     async def _fork(self) -> WorkerProcess:
-        nursery = await self.start()
+        client = await self.start()
         self._count += 1
         number = self._count
-        channel, output = await nursery.fork(number)
-        worker = WorkerProcess(number, channel, self._settings.output, nursery.kill)
+        channel, output = await client.fork(number)
+        worker = WorkerProcess(number, channel, self._settings.output, client.kill)
         self._workers[number] = worker
         self._outputs[number] = WorkerOutput(output)
-        if nursery.lost:
-            self._forget(number, "the zygote is gone")
-            raise WorkersError("the zygote is gone")
+        if client.lost:
+            self._forget(number, "the fork server is gone")
+            raise WorkersError("the fork server is gone")
         return worker
 
     def _check_descriptors(self) -> None:
-        """Says so where this process may not open what all workers need."""
+        """Say so where this process may not open what all workers need."""
         needed = 2 * (self._settings.workers + self._settings.spares) + OTHER_DESCRIPTORS
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if needed > allowed:
@@ -355,7 +355,7 @@ class WorkerSupply:
         return None
 
     def _keep_spares(self) -> None:
-        """Has spare workers forked after the one that is needed now."""
+        """Have spare workers forked after the one that is needed now."""
         if self._refill is None and len(self._spares) < self._settings.spares:
             self._refill = asyncio.create_task(self._add_spares())
 
@@ -387,7 +387,7 @@ class WorkerSupply:
         )
 
     def _remove_scratch(self) -> None:
-        """Removes what a zygote's guard removes, too, where that was not killed."""
+        """Remove what a fork server's guard removes, too, where that was not killed."""
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -405,18 +405,18 @@ class WorkerSupply:
         self._outputs.pop(number).close()
         worker.ended(detail)
 
-    def _lost(self, nursery: ForkServerClient) -> None:
-        """Takes the news that the zygote is gone, and with it every worker."""
-        if self._nursery is nursery:
-            self._nursery = None
+    def _lost(self, client: ForkServerClient) -> None:
+        """Take the news that the fork server is gone, and with it every worker."""
+        if self._client is client:
+            self._client = None
         if not self._closed:
-            logger.error("the zygote is gone, and with it %d workers", len(self._workers))
+            logger.error("the fork server is gone, and with it %d workers", len(self._workers))
         for number in list(self._workers):
-            self._forget(number, "the zygote is gone")
+            self._forget(number, "the fork server is gone")
 
 
 def _make_scratch() -> str:
-    """Makes the directory of scratch directories; others may pass through it to their own."""
+    """Make the directory of scratch directories; others may pass through it to their own."""
     directory = tempfile.mkdtemp(prefix="agentix-workers-")
     Path(directory).chmod(0o711)
     return directory

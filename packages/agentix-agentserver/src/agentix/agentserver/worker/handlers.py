@@ -56,7 +56,7 @@ class IsolationReport:
         return tuple(measure for measure in self.measures if not measure.applied)
 
     def lines(self) -> list[str]:
-        """Gives the report as text, a line for the isolation and one for each measure."""
+        """Return the report as text, a line for the isolation and one for each measure."""
         return [f"isolation: {self.isolation}", *map(str, self.measures)]
 
 
@@ -147,10 +147,10 @@ class Handlers(Protocol):
     """Runs the code of listeners: isolated in workers, or in the process of the pump."""
 
     async def describe(self, source: HandlerSource) -> DescribedListener:
-        """Imports a listener's code and describes what it takes.
+        """Import a listener's code and describe what it takes.
 
         Raises:
-            RegistrationError: It can not be imported, or does not fit the contract; the message
+            RegistrationError: It cannot be imported, or does not fit the contract; the message
                 names the path.
         """
         ...
@@ -164,7 +164,7 @@ class Handlers(Protocol):
         deadline: float,
         done: Done,
     ) -> None:
-        """Begins one call of a handler; calls of one listener and thread follow one another.
+        """Begin one call of a handler; calls of one listener and thread follow one another.
 
         Args:
             source: The listener.
@@ -177,17 +177,17 @@ class Handlers(Protocol):
         ...
 
     async def forget(self, name: str, thread_id: str) -> None:
-        """Ends what a listener has of a thread, its memory included."""
+        """End what a listener has of a thread, its memory included."""
         ...
 
     async def unregister(self, name: str) -> None:
-        """Ends all that a listener has."""
+        """End all that a listener has."""
         ...
 
     def report(self) -> IsolationReport:
-        """Says what holds the handlers, and what could not be applied."""
+        """Say what holds the handlers, and what could not be applied."""
         ...
 
     async def aclose(self) -> None:
-        """Ends everything."""
+        """End everything."""
         ...

@@ -74,21 +74,21 @@ class InProcessHandlers:
         await self.aclose()
 
     async def start(self) -> None:
-        """Warns that nothing is isolated, and lets handlers be imported from their directories."""
+        """Warn that nothing is isolated, and let handlers be imported from their directories."""
         logger.warning(WARNING)
         sys.path[:0] = [path for path in self._settings.path if path not in sys.path]
 
     def report(self) -> IsolationReport:
-        """Says that nothing holds the handlers."""
+        """Say that nothing holds the handlers."""
         return IsolationReport(
             str(Isolation.INPROCESS), (Mitigation("a process of its own", False, WARNING),)
         )
 
     async def describe(self, source: HandlerSource) -> DescribedListener:
-        """Imports a listener's code, and describes what it takes.
+        """Import a listener's code, and describe what it takes.
 
         Raises:
-            RegistrationError: It can not be imported, or does not fit; the message names the path.
+            RegistrationError: It cannot be imported, or does not fit; the message names the path.
         """
         order = self._order(source)
         try:
@@ -105,7 +105,7 @@ class InProcessHandlers:
         deadline: float,
         done: Done,
     ) -> None:
-        """Begins one call of a handler, in a turn of the loop to come."""
+        """Begin one call of a handler, in a turn of the loop to come."""
         self._calls.append(InProcessCall(source, thread_id, payload_class, payload, deadline, done))
         if not self._serving:
             self._serve_soon()
@@ -117,7 +117,7 @@ class InProcessHandlers:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self) -> None:
-        """Makes the calls that there are, up to one that waits, which keeps this task."""
+        """Make the calls that there are, up to one that waits, which keeps this task."""
         task = asyncio.current_task()
         assert task is not None
         while self._calls:
@@ -141,15 +141,15 @@ class InProcessHandlers:
             self._serve_soon()
 
     async def forget(self, name: str, thread_id: str) -> None:
-        """Forgets a thread; what the handler's module keeps of it stays there."""
+        """Forget a thread; what the handler's module keeps of it stays there."""
 
     async def unregister(self, name: str) -> None:
-        """Forgets a listener; its module stays imported."""
+        """Forget a listener; its module stays imported."""
         for source in [source for source in self._entries if source.name == name]:
             del self._entries[source]
 
     async def aclose(self) -> None:
-        """Ends what waits, and forgets everything."""
+        """End what waits, and forget everything."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -161,7 +161,7 @@ class InProcessHandlers:
         return entries.Order(source.handler, classes, own_name, self._settings.output)
 
     async def _attempt(self, call: InProcessCall) -> bytes | HandlerFailed:
-        """Makes a call, and tells of its outcome whatever the handler does."""
+        """Make a call, and tell of its outcome whatever the handler does."""
         try:
             entry = self._entries.get(call.source)
             if entry is None:
@@ -181,7 +181,7 @@ class InProcessHandlers:
     async def _finish(
         self, call: InProcessCall, attempt: Coroutine[Any, Any, bytes | HandlerFailed], waited: Any
     ) -> bytes | HandlerFailed:
-        """Waits for a handler that waits, up to its deadline."""
+        """Wait for a handler that waits, up to its deadline."""
         async with asyncio.timeout(call.deadline) as scope:
             outcome = await go_on(attempt, waited)
         if scope.expired():

@@ -82,24 +82,24 @@ USERS = 4096
 
 @dataclass(slots=True)
 class Jail:
-    """What the zygote has, and what it can therefore give to workers."""
+    """What the fork server has, and what it can therefore give to workers."""
 
     process_namespaces: bool = False
     """Each worker can be the first process of its own namespace."""
     processes: int = -1
-    """A descriptor of the zygote's own namespace of processes, to return to after a fork."""
+    """A descriptor of the fork server's own namespace of processes, to return to after a fork."""
     user_namespace: bool = False
-    """The zygote has its rights from a user namespace, in which there is one user."""
+    """The fork server has its rights from a user namespace, in which there is one user."""
     own_root: bool = False
     """The root holds only what workers may read."""
     first_user: int = 0
-    """The first of the user ids of workers; 0 where they stay with the zygote's."""
+    """The first of the user ids of workers; 0 where they stay with the fork server's."""
     no_users: str = ""
     """Why they do."""
 
 
 def enter_process_namespace(jail: Jail) -> list[Mitigation]:
-    """Lets the next child be the first process of a namespace, as an ordinary user does it too."""
+    """Let the next child be the first process of a namespace, as an ordinary user does it too."""
     name = "process namespace"
     try:
         call("unshare", syscalls.CLONE_NEWPID, about="CLONE_NEWPID")
@@ -115,7 +115,7 @@ def enter_process_namespace(jail: Jail) -> list[Mitigation]:
 
 
 def build(plan: ForkServerConfig, jail: Jail) -> list[Mitigation]:
-    """Builds what can be built of the jail around this process."""
+    """Build what can be built of the jail around this process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -134,9 +134,9 @@ def build(plan: ForkServerConfig, jail: Jail) -> list[Mitigation]:
 
 
 def _no_users(plan: ForkServerConfig, jail: Jail, first: int) -> str:
-    """Gives the reason why workers can not have user ids from `first`, if there is one."""
+    """Return the reason why workers cannot have user ids from `first`, if there is one."""
     if os.geteuid() != 0:
-        return f"the organism runs as user {os.geteuid()}, who can not give others"
+        return f"the organism runs as user {os.geteuid()}, who cannot give others"
     if jail.user_namespace:
         return "a user namespace has one user"
     if first == 0:
@@ -148,12 +148,12 @@ def _no_users(plan: ForkServerConfig, jail: Jail, first: int) -> str:
 
 
 def remove_scratch(plan: ForkServerConfig, number: int) -> None:
-    """Removes the scratch directory of a worker that had no root of its own."""
+    """Remove the scratch directory of a worker that had no root of its own."""
     shutil.rmtree(f"{plan['scratch']}/{number}", ignore_errors=True)
 
 
 def readable_paths(plan: ForkServerConfig) -> list[str]:
-    """Gives what workers may read, without paths that lie below others."""
+    """Return what workers may read, without paths that lie below others."""
     wanted = [*SYSTEM, f"{sys.base_prefix}/lib", *plan["path"], *plan["readable"]]
     wanted += [os.path.realpath(path) for path in wanted]
     found: list[str] = []
@@ -188,7 +188,7 @@ def _unshare(flag: int) -> None:
 
 
 def _free_users() -> int:
-    """Gives the first of `USERS` ids near the end of this user namespace; 0 where it has few."""
+    """Return the first of `USERS` ids near the end of this user namespace; 0 where it has few."""
     with open("/proc/self/uid_map") as mapping:
         ranges = [tuple(map(int, line.split())) for line in mapping]
     first, _, count = max(ranges, key=lambda found: found[2])
@@ -197,7 +197,7 @@ def _free_users() -> int:
 
 
 def _unreadable_for(user: int, paths: list[str]) -> str:
-    """Gives the first path that a user can not read, as a child finds it who becomes that user."""
+    """Return the first path that a user cannot read, as a child finds it who becomes that user."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -217,7 +217,7 @@ def _unreadable_for(user: int, paths: list[str]) -> str:
 
 
 def _enter_own_root(plan: ForkServerConfig) -> str:
-    """Makes a root that holds only what workers may read, and moves into it."""
+    """Make a root that holds only what workers may read, and move into it."""
     _unshare(syscalls.CLONE_NEWNS)
     call("mount", None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE, None, about="/, private")
     paths = readable_paths(plan)
@@ -251,7 +251,7 @@ def mount_tmpfs(path: str, options: str, flags: int) -> None:
 
 
 def open_tree(path: str, attributes: bytes) -> int:
-    """Gives a detached copy of what is mounted at and below a path."""
+    """Return a detached copy of what is mounted at and below a path."""
     flags = CLONE_TREE | AT_RECURSIVE
     tree = system_call(OPEN_TREE, f"open_tree({path})", AT_FDCWD, path, flags)
     flags = AT_EMPTY_PATH | AT_RECURSIVE
@@ -261,7 +261,7 @@ def open_tree(path: str, attributes: bytes) -> int:
 
 
 def attach(tree: int, path: str, is_directory: bool) -> None:
-    """Mounts a detached tree at a path, which is made."""
+    """Mount a detached tree at a path, which is made."""
     if is_directory:
         os.makedirs(path, exist_ok=True)
     else:
@@ -272,7 +272,7 @@ def attach(tree: int, path: str, is_directory: bool) -> None:
 
 
 def _cover(path: str, is_directory: bool) -> None:
-    """Lays nothing over what is hidden."""
+    """Lay nothing over what is hidden."""
     if is_directory:
         mount_tmpfs(path, "size=4k,mode=0555", syscalls.MS_RDONLY)
     else:
@@ -310,15 +310,15 @@ class WorkerConfig:
     plan: ForkServerConfig
     """What it is to be like."""
     jail: Jail
-    """What the zygote has."""
+    """What the fork server has."""
     reach: Reach
     """What it may read."""
     user: int
-    """Its user id; 0 where it stays with the zygote's."""
+    """Its user id; 0 where it stays with the fork server's."""
     scratch: str
     """Its scratch directory."""
     bounded: bool
-    """The syscalls counts its processes."""
+    """The kernel counts its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,11 +332,11 @@ class Step:
     detail: str = ""
     """How it then holds."""
     failure: str = ""
-    """Why it can not be taken; empty where it can."""
+    """Why it cannot be taken; empty where it can."""
 
 
 def reach(plan: ForkServerConfig) -> Reach:
-    """Works out once what all workers may read."""
+    """Work out once what all workers may read."""
     paths = tuple(readable_paths(plan))
     hidden = (os.path.realpath(path) for path in plan["hidden"])
     return Reach(paths, tuple(path for path in hidden if _is_below(path, paths)))
@@ -347,13 +347,13 @@ def _is_below(path: str, parents: tuple[str, ...]) -> bool:
 
 
 def take_over(channel: int, output: int, wakers: Sequence[tuple[int, int]]) -> None:
-    """Puts the descriptors of a worker where it looks for them.
+    """Put the descriptors of a worker where it looks for them.
 
     Args:
         channel: The socket to the pump.
         output: The pipe to the log.
         wakers: What wakes its event loop: each descriptor that the worker is to have of its own,
-            and the one of the zygote's that it takes the place of.
+            and the one of the fork server's that it takes the place of.
     """
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -363,7 +363,7 @@ def take_over(channel: int, output: int, wakers: Sequence[tuple[int, int]]) -> N
 
 
 def keep_only(descriptors: Sequence[int], end: int) -> None:
-    """Lets go of every descriptor but the first ones and some others.
+    """Let go of every descriptor but the first ones and some others.
 
     Args:
         descriptors: The others, in their order.
@@ -377,19 +377,19 @@ def keep_only(descriptors: Sequence[int], end: int) -> None:
 
 
 class Mitigations:
-    """All measures for one worker: the zygote makes them ready, and the worker puts them on.
+    """All measures for one worker: the fork server makes them ready, and the worker puts them on.
 
     Args:
         birth: What the worker is born with.
     """
 
-    def __init__(self, birth: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig) -> None:
         self._ruleset: syscalls.Ruleset | None = None
-        self.steps = tuple(self._ready(name, make, birth) for name, make in STEPS)
+        self.steps = tuple(self._ready(name, make, config) for name, make in STEPS)
         """The measures, in this order: each needs rights that a later one gives up."""
 
-    def put_on(self) -> dict[str, str]:
-        """Takes, in a worker, all measures that this machine allows.
+    def apply(self) -> dict[str, str]:
+        """Take, in a worker, all measures that this machine allows.
 
         Returns:
             The names of the others, and why it does not.
@@ -406,24 +406,24 @@ class Mitigations:
         return failures
 
     def close(self) -> None:
-        """Lets go of what was made ready, in the zygote."""
+        """Let go of what was made ready, in the fork server."""
         if self._ruleset is not None:
             self._ruleset.close()
 
-    def _ready(self, name: str, make: Make, birth: WorkerConfig) -> Step:
+    def _ready(self, name: str, make: Make, config: WorkerConfig) -> Step:
         try:
-            detail, acts = make(self, birth)
+            detail, acts = make(self, config)
         except (KernelError, OSError, ValueError) as error:
             return Step(name, failure=str(error))
         return Step(name, acts, detail)
 
-    def _scratch(self, birth: WorkerConfig) -> Made:
-        """Gives a worker a directory of its own, in memory where it has a root of its own."""
-        if birth.jail.own_root:
-            size = max(birth.plan["file_size"], resource.getpagesize())  # 0 would be no bound
+    def _scratch(self, config: WorkerConfig) -> Made:
+        """Return a worker a directory of its own, in memory where it has a root of its own."""
+        if config.jail.own_root:
+            size = max(config.plan["file_size"], resource.getpagesize())  # 0 would be no bound
             options = f"size={size},nr_inodes=4096,mode=0700"
-            if birth.user:
-                options += f",uid={birth.user},gid={birth.user}"
+            if config.user:
+                options += f",uid={config.user},gid={config.user}"
             flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
             about = f"tmpfs, {SCRATCH}"
             return f"{size} bytes in memory", [
@@ -431,13 +431,13 @@ class Mitigations:
                 prepare("mount", "tmpfs", SCRATCH, "tmpfs", flags, options, about=about),
                 partial(os.chdir, SCRATCH),
             ]
-        os.mkdir(birth.scratch, 0o700)
-        if birth.user:
-            os.chown(birth.scratch, birth.user, birth.user)
-        return "a directory on disk, of no bounded size", [partial(os.chdir, birth.scratch)]
+        os.mkdir(config.scratch, 0o700)
+        if config.user:
+            os.chown(config.scratch, config.user, config.user)
+        return "a directory on disk, of no bounded size", [partial(os.chdir, config.scratch)]
 
-    def _limits(self, birth: WorkerConfig) -> Made:
-        plan = birth.plan
+    def _limits(self, config: WorkerConfig) -> Made:
+        plan = config.plan
         limits = {
             resource.RLIMIT_AS: plan["memory"],
             resource.RLIMIT_CPU: plan["cpu"],
@@ -450,53 +450,53 @@ class Mitigations:
             _limit(kind, value) for kind, value in limits.items()
         ]
 
-    def _processes(self, birth: WorkerConfig) -> Made:
-        """Bounds processes and threads, which the syscalls counts by user and user namespace."""
-        most = birth.plan["processes"]
+    def _processes(self, config: WorkerConfig) -> Made:
+        """Bound processes and threads, which the kernel counts by user and user namespace."""
+        most = config.plan["processes"]
         acts: list[Act] = [_limit(resource.RLIMIT_NPROC, most)]
-        if not birth.user:
+        if not config.user:
             if os.getuid() == 0:
-                raise KernelError("the syscalls does not bound root")
+                raise KernelError("the kernel does not bound root")
             acts.insert(0, prepare("unshare", syscalls.CLONE_NEWUSER, about="CLONE_NEWUSER"))
         return f"{most}", acts
 
-    def _user(self, birth: WorkerConfig) -> Made:
-        user = birth.user
+    def _user(self, config: WorkerConfig) -> Made:
+        user = config.user
         if not user:
-            raise KernelError(birth.jail.no_users)
+            raise KernelError(config.jail.no_users)
         return "", [
             partial(os.setgroups, []),
             partial(os.setresgid, user, user, user),
             partial(os.setresuid, user, user, user),
         ]
 
-    def _capabilities(self, birth: WorkerConfig) -> Made:
+    def _capabilities(self, config: WorkerConfig) -> Made:
         return "", [syscalls.prepare_capabilities()]
 
-    def _privileges(self, birth: WorkerConfig) -> Made:
+    def _privileges(self, config: WorkerConfig) -> Made:
         return "", [_control(syscalls.PR_SET_NO_NEW_PRIVS, 1, "PR_SET_NO_NEW_PRIVS")]
 
-    def _not_dumpable(self, birth: WorkerConfig) -> Made:
+    def _not_dumpable(self, config: WorkerConfig) -> Made:
         return "", [_control(syscalls.PR_SET_DUMPABLE, 0, "PR_SET_DUMPABLE")]
 
-    def _die_with_parent(self, birth: WorkerConfig) -> Made:
+    def _die_with_parent(self, config: WorkerConfig) -> Made:
         return "", [syscalls.prepare_death()]
 
-    def _landlock(self, birth: WorkerConfig) -> Made:
-        """Makes the rules; a directory in memory can be named in one when it is there."""
+    def _landlock(self, config: WorkerConfig) -> Made:
+        """Make the rules; a directory in memory can be named in one when it is there."""
         rules = self._ruleset = syscalls.Ruleset()
-        for path, rights in _accesses(birth):
+        for path, rights in _accesses(config):
             rules.allow(path, rights)
         acts: list[Act] = [rules.prepare()]
-        if birth.jail.own_root:
+        if config.jail.own_root:
             acts.insert(0, partial(rules.allow, SCRATCH, syscalls.SCRATCH))
         else:
-            rules.allow(birth.scratch, syscalls.SCRATCH)
+            rules.allow(config.scratch, syscalls.SCRATCH)
         return f"version {syscalls.version()}", acts
 
-    def _filter(self, birth: WorkerConfig) -> Made:
-        """Refuses what no handler needs, and new processes where nothing else would end them."""
-        may_fork = birth.jail.process_namespaces and birth.bounded
+    def _filter(self, config: WorkerConfig) -> Made:
+        """Refuse what no handler needs, and new processes where nothing else would end them."""
+        may_fork = config.jail.process_namespaces and config.bounded
         detail = "" if may_fork else "a worker makes threads, and no processes"
         return detail, [syscalls.prepare_filter(syscalls.worker_filter(may_fork))]
 
@@ -514,7 +514,7 @@ STEPS: tuple[tuple[str, Make], ...] = (
     ("no capabilities", Mitigations._capabilities),
     ("no new privileges", Mitigations._privileges),
     ("not dumpable", Mitigations._not_dumpable),
-    ("ends with the zygote", Mitigations._die_with_parent),
+    ("ends with the fork server", Mitigations._die_with_parent),
     ("Landlock", Mitigations._landlock),
     ("system call filter", Mitigations._filter),
 )
@@ -528,18 +528,18 @@ def _control(option: int, value: int, about: str) -> Act:
     return prepare("prctl", option, value, 0, 0, 0, about=about)
 
 
-def _accesses(birth: WorkerConfig) -> Iterator[syscalls.Access]:
-    """Gives what a worker may open beside its scratch: its path and the system's libraries."""
+def _accesses(config: WorkerConfig) -> Iterator[syscalls.Access]:
+    """Return what a worker may open beside its scratch: its path and the system's libraries."""
     for device in ("/dev/null", "/dev/zero"):
         yield device, syscalls.READ_FILE | syscalls.WRITE_FILE
     for device in ("/dev/random", "/dev/urandom"):
         yield device, syscalls.READ_FILE
-    for path in ("/",) if birth.jail.own_root else birth.reach.paths:
-        yield from _around(path, birth.reach.hidden)
+    for path in ("/",) if config.jail.own_root else config.reach.paths:
+        yield from _around(path, config.reach.hidden)
 
 
 def _around(path: str, hidden: tuple[str, ...]) -> Iterator[syscalls.Access]:
-    """Gives the parts of a path that are not hidden.
+    """Return the parts of a path that are not hidden.
 
     A right on a directory holds for all below it, so one with something hidden gets none, and
     its entries get theirs. That also hides a file that replaces a hidden one.
@@ -556,7 +556,7 @@ def _around(path: str, hidden: tuple[str, ...]) -> Iterator[syscalls.Access]:
 
 
 def _entries(path: str) -> list[str]:
-    """Lists a directory, which to one who may not has nothing."""
+    """List a directory, which to one who may not has nothing."""
     try:
         return os.listdir(path)
     except OSError:

@@ -45,11 +45,11 @@ Modules = frozenset[str]
 class ImportProbe:
     """Where the listeners of the same modules wait for the worker that describes them."""
 
-    __slots__ = ("hangs", "turn", "visitors", "worker")
+    __slots__ = ("hangs", "turn", "waiters", "worker")
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
-        self.visitors = 0
+        self.waiters = 0
         self.worker: WorkerProcess | None = None
         self.hangs = False
 
@@ -69,33 +69,33 @@ class HandlerInspector:
     ) -> None:
         self._hire = hire
         self._order = order
-        self._desks: dict[Modules, ImportProbe] = {}
+        self._probes: dict[Modules, ImportProbe] = {}
         self._places = asyncio.Semaphore(WORKERS)
 
     async def describe(self, source: HandlerSource) -> DescribedListener:
-        """Describes what a listener takes.
+        """Describe what a listener takes.
 
         Raises:
-            RegistrationError: Its code can not be imported, or does not fit; the message names
+            RegistrationError: Its code cannot be imported, or does not fit; the message names
                 the listener and the path.
             WorkersError: No worker can be had.
         """
         modules = modules_of(source)
-        desk = self._desks.setdefault(modules, ImportProbe())
-        desk.visitors += 1
+        probe = self._probes.setdefault(modules, ImportProbe())
+        probe.waiters += 1
         try:
-            async with desk.turn:
-                return DescribedListener(await self._records(desk, source))
+            async with probe.turn:
+                return DescribedListener(await self._records(probe, source))
         finally:
-            desk.visitors -= 1
-            if desk.visitors == 0:
-                del self._desks[modules]
-                self._dismiss(desk)
+            probe.waiters -= 1
+            if probe.waiters == 0:
+                del self._probes[modules]
+                self._dismiss(probe)
 
     async def _records(
-        self, desk: ImportProbe, source: HandlerSource
+        self, probe: ImportProbe, source: HandlerSource
     ) -> tuple[dict[str, Any], ...]:
-        outcome, content = await self._ask(desk, source)
+        outcome, content = await self._ask(probe, source)
         if outcome is not CallOutcome.VALUE:
             reason = printable(content.decode(errors="replace"))
             raise RegistrationError(f"{source.name}: {reason}")
@@ -107,25 +107,25 @@ class HandlerInspector:
             raise RegistrationError(f"{source.name}: its description is broken")
         return tuple(records)
 
-    async def _ask(self, desk: ImportProbe, source: HandlerSource) -> tuple[CallOutcome, bytes]:
-        """Asks the worker of a desk, and where that has no answer, a new one."""
+    async def _ask(self, probe: ImportProbe, source: HandlerSource) -> tuple[CallOutcome, bytes]:
+        """Ask the worker of a probe, and where that has no answer, a new one."""
         about = f"{source.name}: {source.handler!r}: its import"
-        if desk.worker is not None:
+        if probe.worker is not None:
             with suppress(TimeoutError, HandlerFailed):  # it may be of one who was there before
-                return await self._put(desk, source)
-        if desk.hangs:
+                return await self._put(probe, source)
+        if probe.hangs:
             raise RegistrationError(f"{about} takes longer than {SECONDS:g} s, as another's did")
         try:
-            return await self._put(desk, source)
+            return await self._put(probe, source)
         except TimeoutError:
-            desk.hangs = True
+            probe.hangs = True
             raise RegistrationError(f"{about} takes longer than {SECONDS:g} s") from None
         except HandlerFailed as failed:
             raise RegistrationError(f"{about} ended the worker: {failed.detail}") from None
 
-    async def _put(self, desk: ImportProbe, source: HandlerSource) -> tuple[CallOutcome, bytes]:
-        """Puts the question to the worker of a desk, which is ended where it does not answer."""
-        worker = desk.worker or await self._give_worker(desk)
+    async def _put(self, probe: ImportProbe, source: HandlerSource) -> tuple[CallOutcome, bytes]:
+        """Put the question to the worker of a probe, which is ended where it does not answer."""
+        worker = probe.worker or await self._give_worker(probe)
         answered = False
         try:
             self._order(worker, source)
@@ -137,28 +137,28 @@ class HandlerInspector:
             return answer
         finally:
             if not answered:
-                self._dismiss(desk)
+                self._dismiss(probe)
 
-    async def _give_worker(self, desk: ImportProbe) -> WorkerProcess:
+    async def _give_worker(self, probe: ImportProbe) -> WorkerProcess:
         await self._places.acquire()
         try:
             worker = await self._hire()
         except BaseException:
             self._places.release()
             raise
-        desk.worker = worker
+        probe.worker = worker
         return worker
 
-    def _dismiss(self, desk: ImportProbe) -> None:
-        """Ends the worker of a desk, if there is one."""
-        worker, desk.worker = desk.worker, None
+    def _dismiss(self, probe: ImportProbe) -> None:
+        """End the worker of a probe, if there is one."""
+        worker, probe.worker = probe.worker, None
         if worker is not None:
             worker.stop(HandlerFailed(FailureKind.DIED, "its work is done"))
             self._places.release()
 
 
 def modules_of(source: HandlerSource) -> Modules:
-    """Gives the modules that the code of a listener is in."""
+    """Return the modules that the code of a listener is in."""
     paths = (source.handler, *source.payload_classes)
     return frozenset(path.rpartition(".")[0] for path in paths)
 
@@ -215,11 +215,11 @@ class WorkerPool:
     def __init__(self, settings: WorkerSettings | None = None) -> None:
         self._settings = settings or WorkerSettings()
         self._by_thread = self._settings.isolation is Isolation.THREAD
-        self._fleet = WorkerSupply(self._settings)
+        self._supply = WorkerSupply(self._settings)
         self._describer = HandlerInspector(
-            self._hire_describer, partial(self._fleet.order, describing=True)
+            self._hire_describer, partial(self._supply.order, describing=True)
         )
-        self._lanes: dict[Key, WorkerHolder] = {}
+        self._holders: dict[Key, WorkerHolder] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -232,29 +232,29 @@ class WorkerPool:
         await self.aclose()
 
     async def start(self) -> None:
-        """Starts the zygote, and says loudly what does not hold its workers.
+        """Start the fork server, and says loudly what does not hold its workers.
 
         Raises:
             WorkersError: It does not start.
         """
-        await self._fleet.start()
+        await self._supply.start()
         for measure in self.report().missing:
             logger.warning("handlers are isolated less than they could be: %s", measure)
 
     @property
     def guard(self) -> int:
         """The process that all workers are below; 0 where there is none at the moment."""
-        return self._fleet.guard
+        return self._supply.guard
 
     def report(self) -> IsolationReport:
-        """Says what holds the workers, and what could not be applied."""
-        return IsolationReport(str(self._settings.isolation), self._fleet.measures)
+        """Say what holds the workers, and what could not be applied."""
+        return IsolationReport(str(self._settings.isolation), self._supply.measures)
 
     async def describe(self, source: HandlerSource) -> DescribedListener:
-        """Imports a listener's code in a worker that calls none of it, and describes what it takes.
+        """Import a listener's code in a worker that calls none of it, and describe what it takes.
 
         Raises:
-            RegistrationError: It can not be imported, or does not fit; the message names the path.
+            RegistrationError: It cannot be imported, or does not fit; the message names the path.
             WorkersError: No worker can be had.
         """
         return await self._describer.describe(source)
@@ -268,95 +268,95 @@ class WorkerPool:
         deadline: float,
         done: Done,
     ) -> None:
-        """Begins one call of a handler, in the worker of its listener and thread.
+        """Begin one call of a handler, in the worker of its listener and thread.
 
         The deadline counts from when the worker is given the call: the import of the handler
         counts, waiting for room among the live workers does not.
         """
         key = (source.name, thread_id if self._by_thread else "")
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = WorkerHolder(key, self._answered)
+        holder = self._holders.get(key)
+        if holder is None:
+            holder = self._holders[key] = WorkerHolder(key, self._answered)
         call = HandlerCall(source, payload_class, payload, thread_id, deadline, done)
-        if lane.call is None:
-            self._give(lane, call)
+        if holder.call is None:
+            self._give(holder, call)
         else:
-            if lane.calls is None:
-                lane.calls = deque()
-            lane.calls.append(call)
+            if holder.calls is None:
+                holder.calls = deque()
+            holder.calls.append(call)
 
     async def forget(self, name: str, thread_id: str) -> None:
-        """Ends the worker of a listener and thread."""
-        lane = self._lanes.get((name, thread_id))
-        if lane is not None:
-            lane.forgotten = True  # its worker may be yet to come
-            await self._end(lane, FORGOTTEN)
+        """End the worker of a listener and thread."""
+        holder = self._holders.get((name, thread_id))
+        if holder is not None:
+            holder.forgotten = True  # its worker may be yet to come
+            await self._end(holder, FORGOTTEN)
 
     async def unregister(self, name: str) -> None:
-        """Ends every worker of a listener."""
-        for lane in [lane for lane in self._lanes.values() if lane.key[0] == name]:
-            await self._end(lane, "its listener is gone")
+        """End every worker of a listener."""
+        for holder in [holder for holder in self._holders.values() if holder.key[0] == name]:
+            await self._end(holder, "its listener is gone")
 
     async def aclose(self) -> None:
-        """Ends every worker and the zygote."""
+        """End every worker and the fork server."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._fleet.aclose()
+        await self._supply.aclose()
         self._wake(len(self._waiting))
 
-    def _give(self, lane: WorkerHolder, call: HandlerCall) -> None:
-        """Gives a call to the worker of its lane, or has one employed for it."""
-        lane.call = call
-        worker = lane.worker
-        other = lane.source is not call.source and lane.source != call.source
+    def _give(self, holder: WorkerHolder, call: HandlerCall) -> None:
+        """Return a call to the worker of its holder, or has one employed for it."""
+        holder.call = call
+        worker = holder.worker
+        other = holder.source is not call.source and holder.source != call.source
         if other or worker is None or not worker.usable:
-            task = asyncio.get_running_loop().create_task(self._prepare(lane, call))
+            task = asyncio.get_running_loop().create_task(self._prepare(holder, call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            self._send(lane, worker, call)
+            self._send(holder, worker, call)
 
-    async def _prepare(self, lane: WorkerHolder, call: HandlerCall) -> None:
-        """Employs a worker for a lane, after the end of one that has other code."""
+    async def _prepare(self, holder: WorkerHolder, call: HandlerCall) -> None:
+        """Employ a worker for a holder, after the end of one that has other code."""
         try:
-            if lane.worker is not None and lane.source != call.source:
-                await self._end(lane, "its listener has other code")
-            worker = await self._employ(lane, call.source)
+            if holder.worker is not None and holder.source != call.source:
+                await self._end(holder, "its listener has other code")
+            worker = await self._employ(holder, call.source)
         except HandlerFailed as failed:
-            self._answered(lane, failed)
+            self._answered(holder, failed)
         except asyncio.CancelledError:
-            self._answered(lane, HandlerFailed(FailureKind.DIED, "the workers are closed"))
+            self._answered(holder, HandlerFailed(FailureKind.DIED, "the workers are closed"))
             raise
         except Exception as error:
             logger.exception("no worker could be had for %s", call.source.name)
-            self._answered(lane, HandlerFailed(FailureKind.DIED, repr(error)))
+            self._answered(holder, HandlerFailed(FailureKind.DIED, repr(error)))
         else:
-            self._send(lane, worker, call)
+            self._send(holder, worker, call)
 
-    def _send(self, lane: WorkerHolder, worker: WorkerProcess, call: HandlerCall) -> None:
+    def _send(self, holder: WorkerHolder, worker: WorkerProcess, call: HandlerCall) -> None:
         if self._sweeper is None:
             self._watch()
         try:
             worker.call(
-                call.payload_class, call.payload, call.thread_id, call.deadline, lane.answered
+                call.payload_class, call.payload, call.thread_id, call.deadline, holder.answered
             )
         except Exception as error:  # steps of a listener may make anything of its payload
-            failed = HandlerFailed(FailureKind.RAISED, f"its payload can not be sent: {error!r}")
-            asyncio.get_running_loop().call_soon(lane.answered, failed)
+            failed = HandlerFailed(FailureKind.RAISED, f"its payload cannot be sent: {error!r}")
+            asyncio.get_running_loop().call_soon(holder.answered, failed)
 
-    def _answered(self, lane: WorkerHolder, answer: Answer) -> None:
-        """Takes the answer to the call of a lane, and gives its worker the next."""
-        call, lane.call = lane.call, None
+    def _answered(self, holder: WorkerHolder, answer: Answer) -> None:
+        """Take the answer to the call of a holder, and give its worker the next."""
+        call, holder.call = holder.call, None
         assert call is not None
-        lane.since = asyncio.get_running_loop().time()
+        holder.since = asyncio.get_running_loop().time()
         if self._waiting:
             self._wake(1)
-            asyncio.get_running_loop().call_soon(self._go_on, lane)  # after those who wait for room
+            asyncio.get_running_loop().call_soon(self._go_on, holder)  # they come first
         else:
-            self._go_on(lane)
+            self._go_on(holder)
         if isinstance(answer, HandlerFailed):
             call.done(answer)
             return
@@ -367,26 +367,26 @@ class WorkerPool:
             detail = printable(content.decode(errors="replace"))
             call.done(HandlerFailed(FAILURE_KINDS[outcome], detail))
 
-    def _go_on(self, lane: WorkerHolder) -> None:
-        """Gives the worker of a lane the next call, where it has none."""
-        if lane.call is None and lane.calls:
-            self._give(lane, lane.calls.popleft())
-        if lane.forgotten and lane.idle and lane.worker is not None:
-            lane.worker.stop(HandlerFailed(FailureKind.DIED, FORGOTTEN))
-        self._drop(lane)
+    def _go_on(self, holder: WorkerHolder) -> None:
+        """Return the worker of a holder the next call, where it has none."""
+        if holder.call is None and holder.calls:
+            self._give(holder, holder.calls.popleft())
+        if holder.forgotten and holder.idle and holder.worker is not None:
+            holder.worker.stop(HandlerFailed(FailureKind.DIED, FORGOTTEN))
+        self._drop(holder)
 
-    async def _employ(self, lane: WorkerHolder, source: HandlerSource) -> WorkerProcess:
+    async def _employ(self, holder: WorkerHolder, source: HandlerSource) -> WorkerProcess:
         try:
-            worker = await self._hire(partial(self._fleet.employ, source))
+            worker = await self._hire(partial(self._supply.employ, source))
         except WorkersError as error:
             raise HandlerFailed(FailureKind.DIED, str(error)) from error
-        lane.source = source
-        lane.worker = worker
-        worker.on_end = lambda worker: self._leave(lane, worker)
+        holder.source = source
+        holder.worker = worker
+        worker.on_end = lambda worker: self._leave(holder, worker)
         return worker
 
     async def _hire(self, hire: Callable[[], Awaitable[WorkerProcess]]) -> WorkerProcess:
-        """Gives a worker, once there is room for it."""
+        """Return a worker, once there is room for it."""
         await self._make_room()
         try:
             return await hire()
@@ -395,24 +395,24 @@ class WorkerPool:
             raise
 
     async def _hire_describer(self) -> WorkerProcess:
-        worker = await self._hire(self._fleet.hire)
+        worker = await self._hire(self._supply.hire)
         worker.on_end = lambda _: self._wake(1)
         return worker
 
-    async def _end(self, lane: WorkerHolder, reason: str) -> None:
-        worker = lane.worker
+    async def _end(self, holder: WorkerHolder, reason: str) -> None:
+        worker = holder.worker
         if worker is not None:
             worker.stop(HandlerFailed(FailureKind.DIED, reason))
             await asyncio.shield(worker.gone)
 
     async def _make_room(self) -> None:
-        """Waits until one more worker may live; the one idle for longest makes room."""
-        while len(self._fleet) >= self._settings.workers:
-            idle = [lane for lane in self._lanes.values() if lane.idle]
+        """Wait until one more worker may live; the one idle for longest makes room."""
+        while len(self._supply) >= self._settings.workers:
+            idle = [holder for holder in self._holders.values() if holder.idle]
             if idle:
-                lane = min(idle, key=_since)
-                logger.info("the idle worker of %s makes room, and its memory is lost", lane.key[0])
-                await self._end(lane, "it made room")
+                holder = min(idle, key=_since)
+                logger.info("the idle worker of %s makes room: its memory is lost", holder.key[0])
+                await self._end(holder, "it made room")
                 continue
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(place)
@@ -424,42 +424,42 @@ class WorkerPool:
                 raise
 
     def _wake(self, count: int) -> None:
-        """Lets callers that wait for room look again."""
+        """Let callers that wait for room look again."""
         while count and self._waiting:
             place = self._waiting.popleft()
             if not place.done():
                 place.set_result(None)
                 count -= 1
 
-    def _leave(self, lane: WorkerHolder, worker: WorkerProcess) -> None:
-        """Takes the news that the worker of a lane has ended."""
-        if lane.worker is worker:
-            lane.worker = None
-            self._drop(lane)
+    def _leave(self, holder: WorkerHolder, worker: WorkerProcess) -> None:
+        """Take the news that the worker of a holder has ended."""
+        if holder.worker is worker:
+            holder.worker = None
+            self._drop(holder)
         # The one who ended it to make room hears of that first, and has the room.
         asyncio.get_running_loop().call_soon(self._wake, 1)
 
-    def _drop(self, lane: WorkerHolder) -> None:
-        """Forgets a lane that has no worker and no call."""
-        if lane.worker is None and lane.call is None and not lane.calls:
-            self._lanes.pop(lane.key, None)
+    def _drop(self, holder: WorkerHolder) -> None:
+        """Forget a holder that has no worker and no call."""
+        if holder.worker is None and holder.call is None and not holder.calls:
+            self._holders.pop(holder.key, None)
 
     def _watch(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep)
 
     def _sweep(self) -> None:
-        """Kills workers that are past their deadline, or idle for too long."""
+        """Kill workers that are past their deadline, or idle for too long."""
         now = asyncio.get_running_loop().time()
-        for lane in [*self._lanes.values()]:
-            worker = lane.worker
+        for holder in [*self._holders.values()]:
+            worker = holder.worker
             if worker is not None and worker.overdue(now):
                 worker.stop(HandlerFailed(FailureKind.TIMED_OUT, "it did not answer in time"))
-            elif worker is not None and lane.idle and lane.since + self._settings.idle <= now:
+            elif worker is not None and holder.idle and holder.since + self._settings.idle <= now:
                 worker.stop(HandlerFailed(FailureKind.DIED, "it was idle"))
         self._sweeper = None
-        if self._lanes:
+        if self._holders:
             self._watch()
 
 
-def _since(lane: WorkerHolder) -> float:
-    return lane.since
+def _since(holder: WorkerHolder) -> float:
+    return holder.since

@@ -36,7 +36,7 @@ PAUSE = 0.01
 
 
 def printable(text: str) -> str:
-    """Gives a handler's words so that they can move no cursor and hide no line of a log."""
+    """Return a handler's words so that they can move no cursor and hide no line of a log."""
     if text.isprintable():
         return text
     return "".join(
@@ -62,7 +62,7 @@ class WorkerOutput:
         self._loop.add_reader(descriptor, self._read)
 
     def close(self) -> None:
-        """Logs what is left in the pipe, and ends."""
+        """Log what is left in the pipe, and end."""
         if self._descriptor >= 0:
             self._read()
         self._end()
@@ -125,7 +125,7 @@ class WorkerProcess:
     """A worker process, from the order to fork it to the news of its end.
 
     Args:
-        number: Its number, by which the zygote knows it.
+        number: Its number, by which the fork server knows it.
         channel: The pump's end of its socket, which does not block.
         limit: How many bytes the content of an answer may have.
         kill: Has the worker of a number killed; its end is told by `ended`.
@@ -155,7 +155,7 @@ class WorkerProcess:
         self._loop.add_reader(self._descriptor, self._read)
 
     def send(self, frame: bytes) -> None:
-        """Sends a frame; what the socket does not take at once is sent as it does."""
+        """Send a frame; what the socket does not take at once is sent as it does."""
         if self._failure is not None:
             return
         sent = 0 if self._unsent else self._send(frame)
@@ -172,7 +172,7 @@ class WorkerProcess:
         seconds: float,
         answered: Callable[[Answer], None],
     ) -> None:
-        """Sends a call.
+        """Send a call.
 
         Args:
             payload_class: Which class of the listener the payload is of.
@@ -188,11 +188,11 @@ class WorkerProcess:
         self.send(frame)
 
     def overdue(self, now: float) -> bool:
-        """Tells whether the call under way should have been answered by now."""
+        """Return whether the call under way should have been answered by now."""
         return self._answered is not None and self.deadline <= now
 
     async def describe(self) -> Answer:
-        """Waits for the answer of a worker whose order is to describe."""
+        """Wait for the answer of a worker whose order is to describe."""
         described: asyncio.Future[Answer] = self._loop.create_future()
 
         def answered(answer: Answer) -> None:
@@ -209,7 +209,7 @@ class WorkerProcess:
             self._loop.call_soon(self._fail)
 
     def stop(self, failure: HandlerFailed) -> None:
-        """Kills the process; the call under way fails with `failure` when it has ended."""
+        """Kill the process; the call under way fails with `failure` when it has ended."""
         if self._failure is None:
             self._failure = failure
             self.usable = False
@@ -217,7 +217,7 @@ class WorkerProcess:
             self._kill(self.number)
 
     def ended(self, detail: str) -> None:
-        """Takes the news that the process has ended, or is as good as that."""
+        """Take the news that the process has ended, or is as good as that."""
         if self.gone.done():
             return
         if self._failure is None:
@@ -242,7 +242,7 @@ class WorkerProcess:
         self._loop.remove_writer(self._descriptor)
 
     def _send(self, data: bytes) -> int:
-        """Sends what the socket takes, and says how much that is."""
+        """Send what the socket takes, and says how much that is."""
         try:
             return self._channel.send(data)
         except BlockingIOError:
@@ -276,7 +276,7 @@ class WorkerProcess:
                 self._take(*answer)
 
     def _take(self, call: int, outcome: int, content: bytes) -> None:
-        """Takes an answer, which is one to the call under way, or the end of the worker."""
+        """Take an answer, which is one to the call under way, or the end of the worker."""
         answered = self._answered
         if self._failure is not None:
             return

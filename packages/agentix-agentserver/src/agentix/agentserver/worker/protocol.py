@@ -1,6 +1,6 @@
 """The protocol: what the pump, the fork server and the workers say to each other.
 
-The pump and the fork server exchange messages of a fixed form on one socket. A call goes to its
+The pump and the fork server call messages of a fixed form on one socket. A call goes to its
 worker as a length and msgpack, which carries the payload's plain values. An answer comes back as a
 fixed header and bytes:
 
@@ -66,7 +66,7 @@ class ForkServerConfig(TypedDict):
 
 
 ORDER = struct.Struct(">BQ")
-"""The pump to the zygote: what to do, and the number of the worker."""
+"""The pump to the fork server: what to do, and the number of the worker."""
 
 FORK = 1
 """Fork a worker. The worker's end of its socket, and a pipe for its output, come with it."""
@@ -75,16 +75,16 @@ KILL = 2
 """Kill a worker."""
 
 STATE = struct.Struct(">BQi")
-"""The zygote to the pump: what happened, the number of the worker, and its wait status."""
+"""The fork server to the pump: what happened, the number of the worker, and its wait status."""
 
 READY = 3
-"""The zygote takes orders. The report of what holds its workers follows, as JSON."""
+"""The fork server takes orders. The report of what holds its workers follows, as JSON."""
 
 ENDED = 4
 """A worker has ended."""
 
 BORN = 5
-"""A worker is forked; the status is its process id, as the zygote sees it."""
+"""A worker is forked; the status is its process id, as the fork server sees it."""
 
 
 LENGTH = struct.Struct(">I")
@@ -126,19 +126,19 @@ _packer = msgpack.Packer(default=_pack_wide)
 
 
 def pack(value: object) -> bytes:
-    """Gives a plain value as msgpack."""
+    """Return a plain value as msgpack."""
     body: bytes = _packer.pack(value)
     return body
 
 
 def pack_frame(value: object) -> bytes:
-    """Gives a plain value as a length and msgpack."""
+    """Return a plain value as a length and msgpack."""
     body = pack(value)
     return LENGTH.pack(len(body)) + body
 
 
 def unpack(body: bytes) -> Any:
-    """Gives the value of msgpack.
+    """Return the value of msgpack.
 
     Raises:
         ValueError: It is not msgpack, or not of plain values.
@@ -147,7 +147,7 @@ def unpack(body: bytes) -> Any:
 
 
 def pack_answer(call: int, outcome: CallOutcome, content: bytes) -> bytes:
-    """Gives an answer as bytes."""
+    """Return an answer as bytes."""
     return ANSWER_HEADER.pack(len(content), call, outcome) + content
 
 
@@ -163,7 +163,7 @@ class AnswerReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> tuple[int, int, bytes] | None:
-        """Takes what was read, and gives the answer once it is whole: call id, outcome, content.
+        """Take what was read, and return the answer once it is whole: call id, outcome, content.
 
         Raises:
             OversizedError: The answer is too large.

@@ -1,4 +1,4 @@
-"""A sample of what a worker is for: the zygote loads and calls it before it forks.
+"""A sample of what a worker is for: the fork server loads and calls it before it forks.
 
 What Python writes down the first times, workers then find written.
 """
@@ -17,5 +17,5 @@ class Sample:
 
 
 async def handle(payload: Sample, metadata: HandlerMetadata) -> bytes:
-    """Answers with the number."""
+    """Answer with the number."""
     return f"<result>{payload.number}</result>".encode()

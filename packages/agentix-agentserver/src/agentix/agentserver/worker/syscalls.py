@@ -72,7 +72,7 @@ class CapUserHeader(ctypes.Structure):
 
 
 def prepare(name: str, *arguments: object, about: str = "") -> Callable[[], int]:
-    """Makes a call of a function of the C library that is little more than a call of the kernel.
+    """Make a call of a function of the C library that is little more than a call of the kernel.
 
     What a call takes to be written down is done here, so that a worker has only to make it.
 
@@ -83,7 +83,7 @@ def prepare(name: str, *arguments: object, about: str = "") -> Callable[[], int]
 
 
 def prepare_system_call(number: int, name: str, *arguments: object) -> Callable[[], int]:
-    """Makes a call of the kernel by number, where no function of the C library does, as `prepare`.
+    """Make a call of the kernel by number, where no function of the C library does, as `prepare`.
 
     Returns:
         What makes the call, and raises a `KernelError` where that gives an error.
@@ -92,7 +92,7 @@ def prepare_system_call(number: int, name: str, *arguments: object) -> Callable[
 
 
 def call(name: str, *arguments: object, about: str = "") -> int:
-    """Calls a function of the C library that is little more than a call of the kernel.
+    """Call a function of the C library that is little more than a call of the kernel.
 
     Raises:
         KernelError: It gives an error.
@@ -101,7 +101,7 @@ def call(name: str, *arguments: object, about: str = "") -> int:
 
 
 def system_call(number: int, name: str, *arguments: object) -> int:
-    """Calls the kernel by number, where no function of the C library does.
+    """Call the kernel by number, where no function of the C library does.
 
     Raises:
         KernelError: It gives an error.
@@ -110,7 +110,7 @@ def system_call(number: int, name: str, *arguments: object) -> int:
 
 
 def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Has the kernel signal this process when the thread that made it ends.
+    """Have the kernel signal this process when the thread that made it ends.
 
     Raises:
         KernelError: The kernel refuses it.
@@ -119,12 +119,12 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def prepare_death(number: signal.Signals = signal.SIGKILL) -> Callable[[], int]:
-    """Makes the call that has the kernel signal a process when the thread that made it ends."""
+    """Make the call that has the kernel signal a process when the thread that made it ends."""
     return prepare("prctl", PR_SET_PDEATHSIG, int(number), 0, 0, 0, about="PR_SET_PDEATHSIG")
 
 
 def prepare_capabilities() -> Callable[[], int]:
-    """Makes the call that gives up every capability."""
+    """Make the call that gives up every capability."""
     header = CapUserHeader(CAPABILITY_VERSION_3, 0)
     return prepare("capset", ctypes.byref(header), ctypes.byref(NO_CAPABILITIES), about="none")
 
@@ -144,7 +144,7 @@ def _run(function: Callable[..., int], arguments: tuple[object, ...], what: str)
 
 
 def _argument(value: object) -> object:
-    """Gives an integer the width of a register, and text as bytes."""
+    """Return an integer the width of a register, and text as bytes."""
     match value:
         case int():
             return ctypes.c_long(value)
@@ -183,7 +183,7 @@ Access = tuple[str, int]
 
 
 def version() -> int:
-    """Gives the version of the kernel's interface; 0 where there is none."""
+    """Return the version of the kernel's interface; 0 where there is none."""
     try:
         return system_call(CREATE_RULESET, "landlock_create_ruleset", None, 0, VERSION_FLAG)
     except KernelError:
@@ -209,7 +209,7 @@ class Ruleset:
         )
 
     def allow(self, path: str, rights: int) -> None:
-        """Adds rights on a path and all below it.
+        """Add rights on a path and all below it.
 
         Raises:
             KernelError: The kernel refuses the rule.
@@ -217,7 +217,7 @@ class Ruleset:
         try:
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
-            return  # what can not be opened needs no right
+            return  # what cannot be opened needs no right
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= FOR_FILES
         rule = struct.pack("=Qi", rights & self._files, descriptor)
@@ -226,17 +226,17 @@ class Ruleset:
         os.close(descriptor)
 
     def prepare(self) -> Callable[[], int]:
-        """Makes the call that leaves a process only these rights, no TCP, and no one to signal."""
+        """Make the call that leaves a process only these rights, no TCP, and no one to signal."""
         about = "landlock_restrict_self"
         return prepare_system_call(RESTRICT_SELF, about, self._descriptor, 0)
 
     def close(self) -> None:
-        """Lets go of the rules; whom they hold, they go on to hold."""
+        """Let go of the rules; whom they hold, they go on to hold."""
         os.close(self._descriptor)
 
 
 def _newest(table: dict[int, int], known: int) -> int:
-    """Gives the value of the newest version that the kernel has."""
+    """Return the value of the newest version that the kernel has."""
     return table.get(max((number for number in table if number <= known), default=0), 0)
 
 
@@ -356,7 +356,7 @@ class FilterProgram(ctypes.Structure):
 
 
 def install(instructions: bytes) -> None:
-    """Installs a filter, for this process and all that it makes.
+    """Install a filter, for this process and all that it makes.
 
     Raises:
         KernelError: The kernel has no filters.
@@ -365,14 +365,14 @@ def install(instructions: bytes) -> None:
 
 
 def prepare_filter(instructions: bytes) -> Callable[[], int]:
-    """Makes the call that installs a filter, for the process that calls and all that it makes."""
+    """Make the call that installs a filter, for the process that calls and all that it makes."""
     pointer = ctypes.byref(FilterProgram(len(instructions) // 8, instructions))
     return prepare("prctl", PR_SET_SECCOMP, FILTER, pointer, 0, 0, about="PR_SET_SECCOMP")
 
 
 @lru_cache(maxsize=2)
 def worker_filter(may_fork: bool) -> bytes:
-    """Gives the filter of workers.
+    """Return the filter of workers.
 
     Args:
         may_fork: They may make processes. Threads they may always make.
@@ -383,7 +383,7 @@ def worker_filter(may_fork: bool) -> bytes:
     _, column = _architecture()
     first = [
         *_refuse_argument(PRCTL[column], JUMP_EQUAL, PR_SET_PDEATHSIG),
-        *_refuse(CLONE3[column], errno.ENOSYS),  # its flags can not be seen; clone is used then
+        *_refuse(CLONE3[column], errno.ENOSYS),  # its flags cannot be seen; clone is used then
     ]
     if may_fork:
         first += _refuse_argument(CLONE[column], JUMP_ANY_BIT, NEW_NAMESPACES)
@@ -393,7 +393,7 @@ def worker_filter(may_fork: bool) -> bytes:
 
 
 def build(first: Iterable[bytes], refused: Iterable[tuple[int | None, int | None]]) -> bytes:
-    """Gives a filter that refuses calls with EPERM, after some instructions of another kind.
+    """Return a filter that refuses calls with EPERM, after some instructions of another kind.
 
     Raises:
         KernelError: Nobody wrote one for this machine.
@@ -427,7 +427,7 @@ def _refuse(number: int | None, error: int) -> list[bytes]:
 
 
 def _refuse_argument(number: int, test: int, value: int) -> list[bytes]:
-    """Refuses a call by its first argument. A jump goes over as many instructions as it says."""
+    """Refuse a call by its first argument. A jump goes over as many instructions as it says."""
     return [
         _instruction(JUMP_EQUAL, number, 0, 4),
         _instruction(LOAD, FIRST_ARGUMENT),
@@ -438,7 +438,7 @@ def _refuse_argument(number: int, test: int, value: int) -> list[bytes]:
 
 
 def _require_argument(number: int, flag: int) -> list[bytes]:
-    """Refuses a call whose first argument lacks a flag."""
+    """Refuse a call whose first argument lacks a flag."""
     return [
         _instruction(JUMP_EQUAL, number, 0, 4),
         _instruction(LOAD, FIRST_ARGUMENT),
@@ -449,5 +449,5 @@ def _require_argument(number: int, flag: int) -> list[bytes]:
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """Gives a `struct sock_filter`."""
+    """Return a `struct sock_filter`."""
     return struct.pack("=HBBI", code, if_true, if_false, value)

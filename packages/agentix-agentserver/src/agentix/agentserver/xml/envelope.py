@@ -41,7 +41,7 @@ __all__ = [
 
 
 def canonical(element: Element) -> bytes:
-    """Writes an element by Exclusive XML Canonicalization 1.0, without comments.
+    """Write an element by Exclusive XML Canonicalization 1.0, without comments.
 
     Neither what surrounds the element nor the text after it is part of that.
 
@@ -77,7 +77,7 @@ class CannedText(Enum):
 
 
 def huh(error: CannedText, attempt: bytes) -> Element:
-    """Makes a `<huh>`.
+    """Make a `<huh>`.
 
     Args:
         error: What it says.
@@ -91,7 +91,7 @@ def huh(error: CannedText, attempt: bytes) -> Element:
 
 
 def is_huh(element: Element) -> bool:
-    """Tells whether an element is a `<huh>` of the core namespace."""
+    """Return whether an element is a `<huh>` of the core namespace."""
     return element.tag == HUH
 
 
@@ -181,7 +181,7 @@ class Envelope(NamedTuple):
 
 
 def open_envelope(data: bytes, limits: MessageLimits) -> Envelope:
-    """Reads a message from bytes that may be anything.
+    """Read a message from bytes that may be anything.
 
     Raises:
         Malformed: They are no message; nothing of them was acted upon.
@@ -191,7 +191,7 @@ def open_envelope(data: bytes, limits: MessageLimits) -> Envelope:
 
 
 def open_ordinary(data: bytes, limits: MessageLimits) -> Envelope | None:
-    """Reads a message that is canonical as it came; gives None for all others."""
+    """Read a message that is canonical as it came; return None for all others."""
     text = precheck_text(data, limits.size)
     found = ORDINARY.fullmatch(text) if has_few_elements(text, limits) else None
     if found is None:
@@ -207,7 +207,7 @@ def open_ordinary(data: bytes, limits: MessageLimits) -> Envelope | None:
 
 
 def has_few_elements(written: str, limits: MessageLimits) -> bool:
-    """Tells whether a canonical message has fewer elements than could be beyond any limit."""
+    """Return whether a canonical message has fewer elements than could be beyond any limit."""
     if limits.few_values < OWN_VALUES:
         return False
     short = len(written) <= SHORTEST_ELEMENT * limits.few_tags
@@ -215,7 +215,7 @@ def has_few_elements(written: str, limits: MessageLimits) -> bool:
 
 
 def open_any(data: bytes, limits: MessageLimits) -> Envelope:
-    """Reads a message, however it is written."""
+    """Read a message, however it is written."""
     data = precheck(data, limits.size)
     message, repairs = parse_or_repair(data, limits)
     absent = not is_envelope(message)
@@ -230,7 +230,7 @@ def open_any(data: bytes, limits: MessageLimits) -> Envelope:
 
 
 def parse_or_repair(data: bytes, limits: MessageLimits) -> tuple[Element, tuple[str, ...]]:
-    """Parses a document strictly, after a repair where that fails."""
+    """Parse a document strictly, after a repair where that fails."""
     try:
         return parse_strict(data, limits), ()
     except Malformed as error:
@@ -241,7 +241,7 @@ def parse_or_repair(data: bytes, limits: MessageLimits) -> tuple[Element, tuple[
 
 
 def is_envelope(message: Element) -> bool:
-    """Tells whether a document is of the envelope's schema."""
+    """Return whether a document is of the envelope's schema."""
     try:
         return SCHEMA.validate(message)
     except etree.LxmlError:  # a tree that the strict parser does not make
@@ -249,7 +249,7 @@ def is_envelope(message: Element) -> bool:
 
 
 def add_thread(message: Element) -> bool:
-    """Adds a fresh thread to a message that names none; gives whether it did."""
+    """Add a fresh thread to a message that names none; return whether it did."""
     if len(message) == 0 or message[0].tag != META or len(message[0]) == 0:
         return False
     meta = message[0]
@@ -263,7 +263,7 @@ def add_thread(message: Element) -> bool:
 
 
 def token(element: Element) -> str:
-    """Gives the text of an xs:token, which white space around it is no part of."""
+    """Return the text of an xs:token, which white space around it is no part of."""
     text = element.text or ""
     return text if text.isprintable() and " " not in text else collapse(text)
 
@@ -271,7 +271,7 @@ def token(element: Element) -> str:
 def build_envelope(
     sender: str, to: str | None, thread: str, payload: Element, repairs: Sequence[str] = ()
 ) -> bytes:
-    """Writes a message as canonical XML.
+    """Write a message as canonical XML.
 
     Args:
         sender: Who it is from, as the pump knows.
@@ -292,7 +292,7 @@ def build_envelope(
 
 @lru_cache(maxsize=OPENINGS_KEPT)
 def opening(sender: str, to: str | None) -> tuple[str, bool]:
-    """Writes a message up to the text of its thread; tells whether both names are plain."""
+    """Write a message up to the text of its thread; tell whether both names are plain."""
     receiver = f"<to>{escape(to)}</to>" if to is not None else ""
     plain = all(PLAIN.fullmatch(name) for name in (sender, to) if name is not None)
     return f"{START}{escape(sender)}</from>{receiver}<thread>", plain
@@ -306,7 +306,7 @@ def compose(
     limits: MessageLimits,
     repairs: Sequence[str] = (),
 ) -> Envelope:
-    """Gives what reading the message around a payload would give, and mostly without reading it.
+    """Return what reading the message around a payload would give, and mostly without reading it.
 
     That is `open_envelope(build_envelope(...), limits)`, with the same canonical bytes and the
     same refusals. The payload is the element itself where nothing but the message around it would
@@ -337,14 +337,14 @@ def compose(
 
 
 def has_few_values(written: str, limits: MessageLimits) -> bool:
-    """Tells whether a canonical payload has few attributes, and declares no namespaces."""
+    """Return whether a canonical payload has few attributes, and declares no namespaces."""
     if "=" not in written:
         return True
     return written.count("=") + OWN_VALUES <= limits.few_values and "xmlns" not in written
 
 
 def canonical_payload(payload: Element) -> str:
-    """Writes a payload as it stands within an envelope, whose namespace is the default there."""
+    """Write a payload as it stands within an envelope, whose namespace is the default there."""
     written = canonical(payload).decode()
     if payload.prefix is not None:
         return below_default(written)
@@ -353,12 +353,12 @@ def canonical_payload(payload: Element) -> str:
 
 
 def unqualified(written: str, tag: str) -> str:
-    """Adds the `xmlns=""` that an element without a namespace needs within an envelope."""
+    """Add the `xmlns=""` that an element without a namespace needs within an envelope."""
     return written.replace(tag, f'{tag} xmlns=""', 1)
 
 
 def below_default(written: str) -> str:
-    """Adds the `xmlns=""` that elements below a prefixed one need within an envelope.
+    """Add the `xmlns=""` that elements below a prefixed one need within an envelope.
 
     A wrapper says that the default namespace is none, in a way that C14N passes on to them.
     """
@@ -370,13 +370,13 @@ def below_default(written: str) -> str:
 
 
 def repair_note(repairs: Sequence[str]) -> str:
-    """Writes what was repaired, as the `<huh>` that a meta carries."""
+    """Write what was repaired, as the `<huh>` that a meta carries."""
     notes = "".join(f"<repair>{escape(note)}</repair>" for note in repairs)
     return f'<huh xmlns="{CORE_NAMESPACE}">{notes}</huh>'
 
 
 def escape(text: str) -> str:
-    """Writes a text as canonical XML does."""
+    """Write a text as canonical XML does."""
     if "&" in text or "<" in text or ">" in text or "\r" in text:
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         return text.replace("\r", "&#xD;")
@@ -404,14 +404,14 @@ class Emission(NamedTuple):
 
 
 def read_emission(data: bytes, limits: MessageLimits) -> Emission:
-    """Takes apart what a handler returned.
+    """Take apart what a handler returned.
 
     Args:
         data: Any bytes: XML elements, with prose between them, such as a language model writes.
         limits: What it may be made of.
 
     Raises:
-        Malformed: It is not XML, and can not be made XML without loss.
+        Malformed: It is not XML, and cannot be made XML without loss.
     """
     text = precheck_text(data, limits.size).removeprefix("\ufeff")
     wrapper, repairs = parse_wrapped(text, limits)
@@ -427,7 +427,7 @@ def read_emission(data: bytes, limits: MessageLimits) -> Emission:
 
 
 def parse_wrapped(text: str, limits: MessageLimits) -> tuple[Element, tuple[str, ...]]:
-    """Parses elements without a root, within one that has a name of ours."""
+    """Parse elements without a root, within one that has a name of ours."""
     try:
         return parse_strict(f"<{WRAPPER}>{text}</{WRAPPER}>".encode(), limits), ()
     except Malformed as error:
@@ -439,7 +439,7 @@ def parse_wrapped(text: str, limits: MessageLimits) -> tuple[Element, tuple[str,
 
 
 def unpacked(elements: Sequence[Element]) -> Iterator[Element]:
-    """Gives elements, and of those that are messages the payloads."""
+    """Return elements, and of those that are messages the payloads."""
     for element in elements:
         if element.tag == MESSAGE:
             yield from (child for child in element if child.tag != META)
@@ -448,6 +448,6 @@ def unpacked(elements: Sequence[Element]) -> Iterator[Element]:
 
 
 def prose(wrapper: Element, elements: Sequence[Element]) -> str:
-    """Gives the text around the elements, the white space at its ends aside."""
+    """Return the text around the elements, the white space at its ends aside."""
     tails = [element.tail for element in elements]
     return "".join(filter(None, (wrapper.text, *tails))).strip()

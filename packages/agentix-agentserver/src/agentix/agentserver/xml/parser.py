@@ -66,7 +66,7 @@ DECLARATION = re.compile(
 
 
 def precheck(data: bytes, size: int) -> bytes:
-    """Lets through what can be a document: small enough, UTF-8, and without a document type.
+    """Let through what can be a document: small enough, UTF-8, and without a document type.
 
     Args:
         data: What arrived.
@@ -76,7 +76,7 @@ def precheck(data: bytes, size: int) -> bytes:
         The same bytes without a byte order mark.
 
     Raises:
-        Malformed: They can not be a document.
+        Malformed: They cannot be a document.
     """
     precheck_text(data, size)
     data = data.removeprefix(BYTE_ORDER_MARK)
@@ -86,7 +86,7 @@ def precheck(data: bytes, size: int) -> bytes:
 
 
 def precheck_text(data: bytes, size: int) -> str:
-    """Lets through what is small enough and UTF-8.
+    """Let through what is small enough and UTF-8.
 
     Returns:
         The text, with a byte order mark where there is one.
@@ -103,7 +103,7 @@ def precheck_text(data: bytes, size: int) -> str:
 
 
 def check_declaration(declaration: bytes) -> None:
-    """Checks an XML declaration: version 1.0, and no other encoding than UTF-8.
+    """Check an XML declaration: version 1.0, and no other encoding than UTF-8.
 
     Raises:
         Malformed: It names another, or is not written as a declaration.
@@ -113,7 +113,7 @@ def check_declaration(declaration: bytes) -> None:
 
 
 def check_prolog(data: bytes) -> None:
-    """Checks what comes before the first element: a declaration, comments, instructions."""
+    """Check what comes before the first element: a declaration, comments, instructions."""
     if DECLARED.match(data) is not None:
         check_declaration(data[: data.find(b"?>") + 2])
     end = end_of_prolog(data)
@@ -125,7 +125,7 @@ def check_prolog(data: bytes) -> None:
 
 
 def end_of_prolog(data: bytes) -> int:
-    """Gives the place of the first byte that is of no comment, instruction or white space.
+    """Return the place of the first byte that is of no comment, instruction or white space.
 
     Raises:
         Malformed: There are too many of them.
@@ -159,7 +159,7 @@ class Parsers(threading.local):
         self.renew()
 
     def renew(self) -> None:
-        """Makes the parser, or takes a new one for one that stopped within a document."""
+        """Make the parser, or take a new one for one that stopped within a document."""
         self.strict = etree.XMLParser(
             encoding="utf-8",
             resolve_entities=False,
@@ -179,7 +179,7 @@ PARSERS = Parsers()
 
 
 def parse_strict(data: bytes, limits: MessageLimits) -> Element:
-    """Parses a well-formed document whose bytes passed the gate.
+    """Parse a well-formed document whose bytes passed the gate.
 
     Comments and processing instructions are not in the tree, so text has no gaps.
 
@@ -200,7 +200,7 @@ def parse_strict(data: bytes, limits: MessageLimits) -> Element:
 
 
 def check_tags(data: bytes, limits: MessageLimits) -> None:
-    """Refuses by its bytes alone what has too many elements, for parsing those costs the most.
+    """Refuse by its bytes alone what has too many elements, for parsing those costs the most.
 
     Raises:
         Malformed: If it is well-formed, it is beyond the limits.
@@ -214,7 +214,7 @@ def check_tags(data: bytes, limits: MessageLimits) -> None:
 
 
 def without_sections(data: bytes) -> bytes:
-    """Takes out comments, instructions and CDATA, in which a `<` begins no tag."""
+    """Take out comments, instructions and CDATA, in which a `<` begins no tag."""
     parts: list[bytes] = []
     position = 0
     while (start := SECTION.search(data, position)) is not None:
@@ -227,7 +227,7 @@ def without_sections(data: bytes) -> bytes:
 
 
 def parse_unlimited(data: bytes) -> Element:
-    """Parses a well-formed document of which something else says that it is within limits.
+    """Parse a well-formed document of which something else says that it is within limits.
 
     libxml2 reads what is fed to it as it is, while of a document that it is given whole it checks
     at each of the last elements whether there is more.
@@ -247,7 +247,7 @@ def parse_unlimited(data: bytes) -> Element:
 
 
 def count(root: Element, limits: MessageLimits) -> None:
-    """Counts what a tree is made of, a level at a time.
+    """Count what a tree is made of, a level at a time.
 
     Neither `.attrib` values nor C14N come before this: both are quadratic in the attributes.
 
@@ -269,7 +269,7 @@ def count(root: Element, limits: MessageLimits) -> None:
 
 
 def count_attributes(element: Element, limits: MessageLimits) -> None:
-    """Counts the attributes of an element, and the namespaces that are known at it."""
+    """Count the attributes of an element, and the namespaces that are known at it."""
     if len(element.attrib) > limits.attributes:
         raise Malformed(MalformedKind.LIMIT, f"more than {limits.attributes} attributes")
     if len(element.nsmap) > limits.namespaces:
@@ -277,7 +277,7 @@ def count_attributes(element: Element, limits: MessageLimits) -> None:
 
 
 def strip_schema_instance(root: Element) -> None:
-    """Takes away `xsi:type`, `xsi:nil` and the like, by which a message would steer its schema."""
+    """Take away `xsi:type`, `xsi:nil` and the like, by which a message would steer its schema."""
     for element in root.iter():
         for name in [*element.attrib]:
             if str(name).startswith(SCHEMA_INSTANCE):
@@ -333,10 +333,10 @@ class Repaired:
 
 
 def repair(text: str, limits: MessageLimits) -> Repaired:
-    """Repairs a text that a strict parser refused.
+    """Repair a text that a strict parser refused.
 
     Raises:
-        Malformed: It can not be repaired without a guess about its meaning.
+        Malformed: It cannot be repaired without a guess about its meaning.
     """
     if text.count("<") + text.count("&") > 2 * limits.elements:
         raise Malformed(MalformedKind.LIMIT, "too much markup to repair")
@@ -371,7 +371,7 @@ class Work:
     """Where the last end tag of a name is, of those that were looked for; -1 for none."""
 
     def step(self) -> bool:
-        """Copies up to the next token and deals with it; gives False at the end."""
+        """Copy up to the next token and deal with it; return False at the end."""
         start = self.text.find("<", self.place)
         if start < 0:
             self.copy_text(len(self.text))
@@ -383,7 +383,7 @@ class Work:
         return True
 
     def markup(self, start: int) -> None:
-        """Deals with what begins with a less-than sign."""
+        """Deal with what begins with a less-than sign."""
         found = TOKEN.match(self.text, start)
         assert found is not None, "a less-than sign is the least that the pattern takes"
         self.place = found.end()
@@ -407,11 +407,11 @@ class Work:
                 raise Malformed(MalformedKind.SYNTAX, repr(self.text[start : start + 60]))
 
     def note(self, what: str) -> None:
-        """Counts something that was done."""
+        """Count something that was done."""
         self.notes[what] += 1
 
     def copy_text(self, end: int) -> None:
-        """Copies the text up to a place; what would end a section is no part of a text."""
+        """Copy the text up to a place; what would end a section is no part of a text."""
         text = self.text[self.place : end]
         if "]]>" in text:
             self.notes["escaped the end of a section"] += text.count("]]>")
@@ -419,7 +419,7 @@ class Work:
         self.pieces.append(self.mended(text) if "&" in text else text)
 
     def copy_section(self, start: int, mark: str) -> None:
-        """Copies a comment, a CDATA section or an instruction; a declaration is left out."""
+        """Copy a comment, a CDATA section or an instruction; a declaration is left out."""
         end = self.text.find(mark, self.place)
         if end < 0:
             raise Malformed(MalformedKind.SYNTAX, f"{mark!r} is missing")
@@ -432,7 +432,7 @@ class Work:
             self.pieces.append(section)
 
     def start(self, found: re.Match[str]) -> None:
-        """Copies a start tag, and mends what its attributes hold."""
+        """Copy a start tag, and mends what its attributes hold."""
         tag = found[0]
         if "&" in tag or "<" in tag[1:]:
             tag = "<" + self.mended(tag[1:])
@@ -450,7 +450,7 @@ class Work:
                 raise Malformed(MalformedKind.LIMIT, f"more than {self.depth} levels")
 
     def is_void(self, name: str) -> bool:
-        """Tells whether a start tag is all of its element, as in HTML: no end tag follows."""
+        """Return whether a start tag is all of its element, as in HTML: no end tag follows."""
         if name.lower() not in VOID:
             return False
         if name not in self.last_ends:
@@ -459,7 +459,7 @@ class Work:
         return self.last_ends[name] < self.place
 
     def end(self, name: str) -> None:
-        """Closes elements up to one of a name."""
+        """Close elements up to one of a name."""
         if name not in self.opened:
             raise Malformed(MalformedKind.SYNTAX, f"</{name:.60}> ends nothing")
         while self.opened[-1] != name:
@@ -469,30 +469,30 @@ class Work:
             self.swallowed = ""
 
     def check_swallowed(self) -> None:
-        """Refuses to close what was never ended around a call, such as `List<int>` in prose."""
+        """Refuse to close what was never ended around a call, such as `List<int>` in prose."""
         if self.opened and self.swallowed:
             text = f"<{self.opened[0]:.60}> is not ended, and <{self.swallowed:.60}> is in it"
             raise Malformed(MalformedKind.SYNTAX, text)
 
     def end_cut(self, tag: str) -> None:
-        """Completes an end tag at the end of the text, where it can only be one."""
+        """Complete an end tag at the end of the text, where it can only be one."""
         if not self.opened[-1].startswith(tag[2:].rstrip()):
             raise Malformed(MalformedKind.SYNTAX, f"{tag:.60} ends nothing")
         self.pieces.append(f"</{self.opened.pop()}>")
 
     def close_down_to(self, depth: int) -> None:
-        """Closes open elements until no more than so many are open."""
+        """Close open elements until no more than so many are open."""
         while len(self.opened) > depth:
             name = self.opened.pop()
             self.note(f"closed <{name:.60}>")
             self.pieces.append(f"</{name}>")
 
     def mended(self, text: str) -> str:
-        """Gives a text without stray signs, and without HTML's entities."""
+        """Return a text without stray signs, and without HTML's entities."""
         return REFERENCE.sub(self.mended_sign, text)
 
     def mended_sign(self, found: re.Match[str]) -> str:
-        """Gives what stands for a reference, an ampersand or a less-than sign."""
+        """Return what stands for a reference, an ampersand or a less-than sign."""
         if found["kept"]:
             return found[0]
         if found[0] == "<":
