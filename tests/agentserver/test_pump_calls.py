@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from agentix.agentserver import Organism, wrap
+from agentix.agentserver import Organism, wrap, xmlify
+from agentix.agentserver.errors import PayloadError
 from agentix.agentserver.registry import MessageState
-from tests.agentserver.conftest import Start, events, security
+from tests.agentserver.conftest import Start, events, listener, security
 from tests.agentserver.messages import (
     ENVELOPE,
     INVALID,
@@ -19,6 +20,21 @@ from tests.agentserver.messages import (
 )
 
 RESULT = egress("calculator.add", '<result xmlns="">42</result>')
+
+
+@xmlify
+class AddPayload:
+    """What the adder takes, as a program that calls it has it."""
+
+    a: int
+    b: int
+
+
+@xmlify
+class DoPayload:
+    """What `do` takes, as a program that calls it has it."""
+
+    returns: str = ""
 
 
 async def test_a01_a_call_comes_back_as_one_canonical_message(organism: Organism) -> None:
@@ -143,3 +159,30 @@ async def test_a_step_can_be_replaced_and_one_that_raises_is_answered(start: Sta
     assert await organism.call(envelope(add(7, 35)), "ext") == [RESULT]
     with pytest.raises(KeyError, match="broken"):
         organism.pump.ingress.replace("broken")
+
+
+async def test_asking_gives_the_answer_of_a_listener(organism: Organism) -> None:
+    reply = await organism.ask("calculator.add", AddPayload(a=7, b=35))
+    assert (reply.tag, reply.xml, reply.text) == ("result", "<result>42</result>", "42")
+
+
+async def test_asking_gives_what_the_pump_says_of_a_failure(start: Start) -> None:
+    organism = await start(listener("teller"))
+    reply = await organism.ask("teller", DoPayload())
+    assert reply.tag == "huh"
+    assert reply.text.startswith("Handler failed")
+
+
+async def test_asking_needs_a_listener_and_a_payload_that_it_takes(start: Start) -> None:
+    organism = await start()
+    with pytest.raises(KeyError, match="nobody"):
+        await organism.ask("nobody", AddPayload(a=1, b=2))
+    with pytest.raises(PayloadError):
+        await organism.ask("calculator.add", DoPayload(returns="<a/>"))
+
+
+async def test_asking_goes_on_in_a_thread(start: Start) -> None:
+    organism = await start()
+    for _ in range(2):
+        await organism.ask("calculator.add", AddPayload(a=7, b=35), "ext", thread=T)
+    assert [thread.path for thread in organism.threads() if thread.id == T] == [("ext",)]

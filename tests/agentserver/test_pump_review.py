@@ -10,8 +10,8 @@ import pytest
 from lxml import etree
 
 from agentix.agentserver import Organism, OrganismClosedError
+from agentix.agentserver.commits import GroupCommit
 from agentix.agentserver.errors import JournalError
-from agentix.agentserver.pump import Turns
 from agentix.agentserver.registry import InProcessListener, MessageState, Request
 from tests.agentserver.conftest import Start, events, listener, organism_of
 from tests.agentserver.messages import FAILED, add, envelope
@@ -39,13 +39,13 @@ async def test_a_broken_journal_lets_the_loop_rest(
         with pytest.raises(JournalError):
             await organism.post(envelope(add(7, 35), thread=None), "ext")
     turns: list[None] = []
-    turn = Turns._turn
+    turn = GroupCommit._turn
 
-    def counted(self: Turns) -> None:
+    def counted(self: GroupCommit) -> None:
         turns.append(None)
         turn(self)
 
-    monkeypatch.setattr(Turns, "_turn", counted)
+    monkeypatch.setattr(GroupCommit, "_turn", counted)
     for _ in range(20):
         await asyncio.sleep(0)
     with pytest.raises(JournalError):
@@ -53,7 +53,7 @@ async def test_a_broken_journal_lets_the_loop_rest(
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(turns) <= 3
-    assert not organism.pump._turns._log.waiting
+    assert not organism.pump._commits._log.waiting
 
 
 async def test_all_that_wait_are_told_when_the_journal_breaks(

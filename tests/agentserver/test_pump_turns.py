@@ -92,16 +92,18 @@ async def test_a_handler_that_can_not_be_called_holds_up_nobody(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     organism = await start()
-    begin = InProcessHandlers.begin
+    call = InProcessHandlers.call
 
-    def broken(self: InProcessHandlers, source: HandlerSource, thread_id: str, *call: Any) -> None:
+    async def broken(
+        self: InProcessHandlers, source: HandlerSource, thread_id: str, *values: Any
+    ) -> bytes:
         if thread_id == broken_thread:
             raise OverflowError("no room")
-        begin(self, source, thread_id, *call)
+        return await call(self, source, thread_id, *values)
 
     await organism.call(envelope(add(7, 35)), "ext")
     (broken_thread,) = (each.id for each in organism.threads() if each.path[1:])
-    monkeypatch.setattr(InProcessHandlers, "begin", broken)
+    monkeypatch.setattr(InProcessHandlers, "call", broken)
     messages = [envelope(add(7, 35), thread=thread) for thread in (None, T, None)]
     replies = await asyncio.gather(*[organism.call(message, "ext") for message in messages])
     assert [b">42</result>" in reply for (reply,) in replies] == [True, False, True]

@@ -1,6 +1,5 @@
 """What the tests of workers share: the sources of their handlers, and pools to run them in."""
 
-import asyncio
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,7 @@ async def call(
     seconds: float = SOON,
 ) -> bytes:
     """Call a listener, and wait for what its handler returns."""
-    outcome: asyncio.Future[bytes | HandlerFailed] = asyncio.get_running_loop().create_future()
-    handlers.begin(listener, thread, 0, plain, seconds, outcome.set_result)
-    result = await outcome
-    if isinstance(result, HandlerFailed):
-        raise result
-    return result
+    return await handlers.call(listener, thread, 0, plain, seconds)
 
 
 async def tell(

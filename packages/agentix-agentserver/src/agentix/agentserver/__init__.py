@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentix.agentserver.errors import (
         AgentServerError,
         CallTimeoutError,
+        NoReplyError,
         OrganismClosedError,
         RegistrationError,
         SpecError,
@@ -32,6 +33,7 @@ else:
         "ListenerSpec": "spec",
         "Organism": "organism",
         "OrganismClosedError": "errors",
+        "NoReplyError": "errors",
         "OrganismSpec": "spec",
         "Principal": "names",
         "Receipt": "organism",
@@ -59,6 +61,7 @@ __all__ = [
     "HandlerMetadata",
     "InProcessListener",
     "ListenerSpec",
+    "NoReplyError",
     "Organism",
     "OrganismClosedError",
     "OrganismSpec",

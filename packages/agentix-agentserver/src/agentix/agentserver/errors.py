@@ -5,7 +5,9 @@ AgentServerError
 ├── RegistrationError       a listener, a class or a name that an organism cannot take
 ├── PayloadError            a value that has no XML form, or XML that has no value
 ├── Malformed               bytes that are no message and no emission; `kind` says why, for the log
+├── TransitionError         something happens that cannot happen in a state: a bug in the pump
 ├── CallTimeoutError        what follows from a message takes too long, and goes on
+├── NoReplyError            nothing came back to who asked
 ├── OrganismClosedError     the organism does not run, or ended before the answer
 ├── JournalError            the journal cannot be opened or written
 ├── HandlerFailed           a call of a handler gave no bytes; `kind` says how it failed
@@ -56,6 +58,7 @@ __all__ = [
     "Malformed",
     "MalformedKind",
     "ModelFailedError",
+    "NoReplyError",
     "OrganismClosedError",
     "OversizedError",
     "PayloadError",
@@ -63,6 +66,7 @@ __all__ = [
     "RegistrationError",
     "SpecError",
     "TokenError",
+    "TransitionError",
     "UsersError",
     "WorkersError",
 ]
@@ -126,6 +130,14 @@ class CallTimeoutError(AgentServerError, TimeoutError):
         )
         self.thread = thread
         self.replies = tuple(replies)
+
+
+class TransitionError(AgentServerError):
+    """Something happens to a thread, a delivery or a call that cannot happen to it now."""
+
+
+class NoReplyError(AgentServerError):
+    """Nothing came back to who asked, not even that it failed; the log says why."""
 
 
 class OrganismClosedError(AgentServerError):

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -26,9 +27,8 @@ from agentix.agentserver.catalog import (
     graph_of,
     peer_capability,
 )
-from agentix.agentserver.deadlines import Deadlines
-from agentix.agentserver.emitter import CORE
-from agentix.agentserver.errors import CallTimeoutError, OrganismClosedError
+from agentix.agentserver.commits import PendingCall
+from agentix.agentserver.errors import CallTimeoutError, NoReplyError, OrganismClosedError
 from agentix.agentserver.journal import Journal
 from agentix.agentserver.log import Event, EventBus, EventLog, Recovered, Wanted, history, listen
 from agentix.agentserver.names import (
@@ -38,11 +38,22 @@ from agentix.agentserver.names import (
     Principal,
     new_thread_id,
 )
-from agentix.agentserver.pump import Pump
+from agentix.agentserver.payload import to_plain
+from agentix.agentserver.payload.types import Reply
+from agentix.agentserver.pump import CORE, Pump
 from agentix.agentserver.registry import InProcessListener, Listener, ListenerRegistry
 from agentix.agentserver.spec import GatewaySpec, ListenerSpec, OrganismSpec, load_spec
 from agentix.agentserver.state import Thread
-from agentix.agentserver.xml.envelope import END, TAG, build_envelope, escape, opening
+from agentix.agentserver.xml.envelope import (
+    END,
+    TAG,
+    build_envelope,
+    canonical,
+    escape,
+    open_envelope,
+    opening,
+)
+from agentix.agentserver.xml.parser import MessageLimits
 
 __all__ = [
     "CallTimeoutError",
@@ -127,6 +138,25 @@ class Organism:
     Args:
         spec: What it is made of.
         directory: What relative paths in `spec` are relative to.
+
+    Example:
+        ```python
+        import asyncio
+        import tempfile
+        from pathlib import Path
+
+        from agentix.agentserver import Organism, OrganismSpec
+
+
+        async def main() -> None:
+            spec = OrganismSpec.model_validate({"organism": {"name": "empty"}, "journal": None})
+            with tempfile.TemporaryDirectory() as directory:
+                async with Organism(spec, Path(directory)) as organism:
+                    assert organism.catalog() == []
+
+
+        asyncio.run(main())
+        ```
     """
 
     def __init__(self, spec: OrganismSpec, directory: Path) -> None:
@@ -143,7 +173,7 @@ class Organism:
         self._resources = AsyncExitStack()
         self._running = False
         self._changes = asyncio.Lock()
-        self._deadlines = Deadlines()
+        self._calls: set[PendingCall] = set()
         self.pump = Pump(
             self._registry,
             self._log,
@@ -209,7 +239,9 @@ class Organism:
         traceback: TracebackType | None,
     ) -> None:
         self._running = False
-        self._deadlines.end(OrganismClosedError("the organism ended while a call was under way"))
+        closed = OrganismClosedError("the organism ended while a call was under way")
+        for call in self._calls:
+            call.abandon(closed)
         await self._resources.aclose()
 
     @asynccontextmanager
@@ -250,7 +282,7 @@ class Organism:
         self._log.threads = self.pump.threads
         for thread in self.pump.threads:
             if thread.parent is None and thread.name == SYSTEM:
-                self.pump.prune(thread, True)
+                self.pump.close(thread)
         for pending in recovered.pending.values():
             await self.pump.redeliver(pending)
 
@@ -281,7 +313,7 @@ class Organism:
         seq = self._log.seq
         state = await self.pump.post(message, Principal.of(principal))
         self._check_running()
-        await state.call.wait_written()
+        await state.call.wait_accepted()
         return Receipt(state.thread_id, seq)
 
     async def call(
@@ -307,11 +339,55 @@ class Organism:
         state = await self.pump.post(message, Principal.of(principal))
         self._check_running()
         call = state.call
+        self._calls.add(call)
         try:
-            await call.wait_ended(self._deadlines, timeout)
+            await call.wait_settled(timeout)
         except TimeoutError:
             raise CallTimeoutError(state.thread_id, call.replies) from None
+        finally:
+            self._calls.discard(call)
         return call.replies
+
+    async def ask(
+        self,
+        name: str,
+        payload: object,
+        principal: Principal | str = LOCAL,
+        *,
+        thread: str | None = None,
+        timeout: float = 60.0,
+    ) -> Reply:
+        """Send a payload to a listener, and return the last of what comes back.
+
+        Args:
+            name: The listener's name.
+            payload: An instance of its payload class, or of one with the same fields.
+            principal: Who asks.
+            thread: The thread to go on with; `None` begins a new one.
+            timeout: Seconds to wait.
+
+        Returns:
+            The tag and the XML of the answer; the tag is `huh` where the pump gives it.
+
+        Raises:
+            KeyError: There is no listener of that name that takes a class.
+            PayloadError: The payload has no XML form that the listener takes.
+            NoReplyError: Nothing came back.
+            CallTimeoutError: Something is still under way.
+            OrganismClosedError: The organism does not run, or ended meanwhile.
+            JournalError: The journal cannot be written; the message is not taken.
+        """
+        listener = self._registry.get(name)
+        codec = None if listener is None else listener.codecs[0]
+        if codec is None:
+            raise KeyError(name)
+        sender = Principal.of(principal)
+        message = wrap(canonical(codec.encode(to_plain(payload))), sender.name, thread)
+        replies = await self.call(message, sender, timeout=timeout)
+        if not replies:
+            raise NoReplyError(f"nothing came back from {name}: the log says why")
+        answer = open_envelope(replies[-1], MessageLimits(size=sys.maxsize)).payload
+        return Reply(tag=etree.QName(answer).localname, xml=canonical(answer).decode())
 
     def _check_running(self) -> None:
         if not self._running:
@@ -404,7 +480,7 @@ class Organism:
         found = self.pump.threads.get(thread)
         if found is None or found.parent is not None or found.name != Principal.of(principal).name:
             return False
-        self.pump.prune(found, True)
+        self.pump.close(found)
         self.pump.commit()
         return True
 

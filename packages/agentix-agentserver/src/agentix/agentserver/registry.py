@@ -1,25 +1,29 @@
 """The registry: listeners by their names and root tags, their steps, and whom each may call."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentix.agentserver.commits import CommitGroup, PendingCall
 from agentix.agentserver.errors import RegistrationError
-from agentix.agentserver.names import listener_namespace
+from agentix.agentserver.names import Principal, listener_namespace
 from agentix.agentserver.payload import PayloadCodec
 from agentix.agentserver.payload.types import RecordType
+from agentix.agentserver.state import (
+    DELIVERY,
+    DeliveryEvent,
+    DeliveryState,
+    Thread,
+)
 from agentix.agentserver.worker.handlers import HandlerSource
 from agentix.agentserver.xml.envelope import CannedText
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-    from agentix.agentserver.names import Principal
-    from agentix.agentserver.state import PendingCall, Target, Thread
-
 __all__ = [
+    "Delivery",
     "Failure",
     "InProcessListener",
     "Listener",
@@ -28,6 +32,7 @@ __all__ = [
     "Pipeline",
     "Request",
     "Step",
+    "Target",
     "by_prefix",
     "from_outside",
 ]
@@ -43,6 +48,20 @@ class Failure:
     """The reason for the log, which never travels."""
     security: bool = False
     """Whether it is recorded as a security event."""
+
+
+@dataclass(slots=True)
+class Target:
+    """A listener's thread that a message goes to."""
+
+    listener: "Listener"
+    """The listener."""
+    thread: Thread
+    """Its thread."""
+    payload_class: int = 0
+    """Which class it is given the payload as: 0 for its own, then its reply classes."""
+    payload: dict[str, Any] | None = None
+    """The fields of the payload, once its pipeline has read them."""
 
 
 class MessageState:
@@ -107,6 +126,36 @@ class MessageState:
         return {}
 
 
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """A message for a handler."""
+
+    target: Target
+    """Where it goes."""
+    message: MessageState
+    """The message."""
+    number: int = 0
+    """Its number in the journal; 0 until it is noted there."""
+    state: DeliveryState = DeliveryState.QUEUED
+    """Where it is on its way."""
+    start: CommitGroup | None = None
+    """What its start is written with, once it has a slot."""
+
+    def move(self, event: DeliveryEvent) -> None:
+        """Change its state as an event does."""
+        self.state = DELIVERY[self.state][event]
+
+    @property
+    def listener_name(self) -> str:
+        """The listener whose handler is to run."""
+        return self.target.listener.name
+
+    @property
+    def depth(self) -> int:
+        """How many listeners are on the path of its thread."""
+        return self.target.thread.depth
+
+
 Step = Callable[[MessageState], Awaitable[None] | None]
 """One step: it reads the state, and sets `error` to stop the message. It may be `async def`."""
 
@@ -156,35 +205,15 @@ class Pipeline:
         """Put a step before the one at an index; messages under way keep the steps they had."""
         self._set((*self._steps[:index], step, *self._steps[index:]))
 
-    def run(self, state: MessageState) -> Awaitable[None] | None:
-        """Take a message through the steps; one that has failed before goes through them all.
-
-        Returns:
-            What is left to be awaited; `None` where no step waits for anything.
-        """
+    async def run(self, state: MessageState) -> None:
+        """Take a message through the steps; one that has failed before goes through them all."""
         before = state.error
-        steps = iter(self._within if state.composed else self._steps)
-        for step in steps:
+        for step in self._within if state.composed else self._steps:
             waiting = step(state)
             if waiting is not None:
-                return _go_on(state, before, waiting, steps)
+                await waiting
             if state.error is not before:
                 break
-        return None
-
-
-async def _go_on(
-    state: MessageState, before: Failure | None, waiting: Awaitable[None], steps: Iterator[Step]
-) -> None:
-    """Await one step, and take the message through those after it."""
-    # A task of its own: what runs here may be no task, or not stay the one that it begins in.
-    await asyncio.ensure_future(waiting)
-    for step in steps if state.error is before else ():
-        following = step(state)
-        if following is not None:
-            await asyncio.ensure_future(following)
-        if state.error is not before:
-            break
 
 
 def _name_of(step: Step) -> str:

@@ -20,10 +20,11 @@ from agentix.agentserver.registry import (
     ListenerRegistry,
     MessageState,
     Step,
+    Target,
     by_prefix,
     from_outside,
 )
-from agentix.agentserver.state import Target, Thread, ThreadRegistry
+from agentix.agentserver.state import Thread, ThreadRegistry
 from agentix.agentserver.xml.envelope import CannedText, build_envelope, canonical, open_envelope
 from agentix.agentserver.xml.parser import MessageLimits
 
@@ -32,7 +33,9 @@ __all__ = [
     "Ingress",
     "Route",
     "read_payload",
+    "receiver_of",
     "route",
+    "target_again",
     "validate_payload",
 ]
 
@@ -226,3 +229,31 @@ def route(emitter: Listener, tag: str) -> Route:
         return Destination.UP
     found = by_prefix(emitter.prefixes, tag)
     return found or Destination.REFUSE
+
+
+def receiver_of(
+    registry: ListenerRegistry, thread: Thread | None, tag: str
+) -> tuple[Thread | None, tuple[Target, ...]]:
+    """Return the thread that takes a reply, and as what: this one, or the first above that does.
+
+    Returns:
+        The thread, without a target where it is a principal's; no thread where all are forgotten.
+    """
+    while thread is not None and thread.parent is not None:
+        listener = registry.get(thread.name) if thread.alive else None
+        index = None if listener is None else listener.reply_class(tag)
+        if listener is not None and index is not None:
+            return thread, (Target(listener, thread, index),)
+        thread = thread.parent
+    return thread, ()
+
+
+def target_again(registry: ListenerRegistry, thread: Thread, tag: str) -> tuple[Target, ...]:
+    """Return the target of a message that was under way in a thread; none where it is gone."""
+    listener = registry.get(thread.name)
+    if listener is None:
+        return ()
+    if listener in registry.find(tag):
+        return (Target(listener, thread),)
+    index = listener.reply_class(tag)
+    return () if index is None else (Target(listener, thread, index),)

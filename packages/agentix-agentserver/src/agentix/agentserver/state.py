@@ -1,48 +1,230 @@
-"""State: threads, deliveries, slots and pending calls, and what bounds them."""
+"""State: the threads, deliveries and slots of a pump, and all transitions between their states.
 
-import asyncio
+All that changes a state is in this file, which knows neither asyncio nor XML nor files.
+An event that a table does not have for a state is a bug, and raises `TransitionError`.
+
+    a delivery   queued ──► waiting ──► starting ──► running ──► replying ──► done
+    a thread     idle ◄──► busy ◄──► exhausted, and closed for good
+    a call       open ──► written or settled ──► ended, or failed
+"""
+
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import Final, Generic, Protocol, TypeVar
 
-from agentix.agentserver.deadlines import Deadlines
+from agentix.agentserver.errors import TransitionError
 from agentix.agentserver.names import new_thread_id
-from agentix.agentserver.registry import Listener
-
-if TYPE_CHECKING:
-    from agentix.agentserver.registry import MessageState
 
 __all__ = [
-    "Delivery",
-    "PendingCall",
-    "Scheduler",
-    "Target",
+    "CALL",
+    "DELIVERY",
+    "THREAD",
+    "CallEvent",
+    "CallState",
+    "DeliveryEvent",
+    "DeliveryState",
+    "Slots",
     "Thread",
+    "ThreadEvent",
     "ThreadRegistry",
-    "check_limits",
-    "record_tokens",
+    "ThreadState",
+    "Transitions",
 ]
+
+
+class DeliveryState(StrEnum):
+    """Where a delivery is on its way."""
+
+    QUEUED = "queued"
+    """Behind others of its thread."""
+    WAITING = "waiting"
+    """The next of its thread, without a slot."""
+    STARTING = "starting"
+    """It has a slot, and its start is to be written before its handler sees it."""
+    RUNNING = "running"
+    """At its handler."""
+    REPLYING = "replying"
+    """Its handler has returned or failed, and what follows from that is sent."""
+    DONE = "done"
+    """Nothing follows from it any more."""
+
+
+class DeliveryEvent(StrEnum):
+    """What happens to a delivery."""
+
+    HEAD = "it is the next of its thread"
+    SLOT = "a slot is free"
+    WRITTEN = "its start is written"
+    NOT_WRITTEN = "its start cannot be written"
+    UNSEEN = "its thread takes no more of it"
+    REFUSED = "it is beyond a limit"
+    OUTCOME = "its handler has returned or failed"
+    SENT = "all that follows is sent"
+    DROPPED = "its thread is closed"
+
+
+class ThreadState(StrEnum):
+    """What a thread does."""
+
+    IDLE = "idle"
+    """Nothing is for it."""
+    BUSY = "busy"
+    """A delivery of it is on its way."""
+    EXHAUSTED = "exhausted"
+    """Beyond a limit while deliveries of it are on their way."""
+    SPENT = "spent"
+    """Beyond a limit, and nothing is for it."""
+    CLOSED = "closed"
+    """Its UUID does not resolve any more."""
+
+
+class ThreadEvent(StrEnum):
+    """What happens to a thread."""
+
+    DELIVERY = "a delivery is for it"
+    REST = "its last delivery is done"
+    LIMIT = "a limit is reached"
+    REQUEST = "its caller asks anew"
+    CLOSE = "it is closed"
+
+
+class CallState(StrEnum):
+    """How far what follows from an external message is."""
+
+    OPEN = "open"
+    """It is under way, and not yet written."""
+    WRITTEN = "written"
+    """The message is written, and acknowledged."""
+    SETTLED = "settled"
+    """All that follows from it is over, before it was acknowledged."""
+    ENDED = "ended"
+    """It is acknowledged, and all that follows from it is over."""
+    FAILED = "failed"
+    """The journal cannot be written, or the organism has ended."""
+
+
+class CallEvent(StrEnum):
+    """What happens to a call."""
+
+    WRITTEN = "the message is written"
+    SETTLED = "nothing of it is under way"
+    FAIL = "no more can be written"
+
+
+_S = TypeVar("_S", bound=StrEnum)
+_E = TypeVar("_E", bound=StrEnum)
+
+
+class Transitions(dict[_E, _S]):
+    """What follows a state, by the event. An event that is not here is a bug, and loud."""
+
+    def __missing__(self, event: _E) -> _S:
+        raise TransitionError(f"this cannot happen now: {event}")
+
+
+DELIVERY: Final[Mapping[DeliveryState, Transitions[DeliveryEvent, DeliveryState]]] = {
+    DeliveryState.QUEUED: Transitions(
+        {
+            DeliveryEvent.HEAD: DeliveryState.WAITING,
+            DeliveryEvent.DROPPED: DeliveryState.DONE,
+        }
+    ),
+    DeliveryState.WAITING: Transitions({DeliveryEvent.SLOT: DeliveryState.STARTING}),
+    DeliveryState.STARTING: Transitions(
+        {
+            DeliveryEvent.WRITTEN: DeliveryState.RUNNING,
+            DeliveryEvent.NOT_WRITTEN: DeliveryState.DONE,
+            DeliveryEvent.UNSEEN: DeliveryState.DONE,
+            DeliveryEvent.REFUSED: DeliveryState.REPLYING,
+        }
+    ),
+    DeliveryState.RUNNING: Transitions({DeliveryEvent.OUTCOME: DeliveryState.REPLYING}),
+    DeliveryState.REPLYING: Transitions({DeliveryEvent.SENT: DeliveryState.DONE}),
+    DeliveryState.DONE: Transitions(),
+}
+"""The states of a delivery, and which follows at which event."""
+
+THREAD: Final[Mapping[ThreadState, Transitions[ThreadEvent, ThreadState]]] = {
+    ThreadState.IDLE: Transitions(
+        {
+            ThreadEvent.DELIVERY: ThreadState.BUSY,
+            ThreadEvent.CLOSE: ThreadState.CLOSED,
+        }
+    ),
+    ThreadState.BUSY: Transitions(
+        {
+            ThreadEvent.DELIVERY: ThreadState.BUSY,
+            ThreadEvent.REST: ThreadState.IDLE,
+            ThreadEvent.LIMIT: ThreadState.EXHAUSTED,
+            ThreadEvent.REQUEST: ThreadState.BUSY,
+            ThreadEvent.CLOSE: ThreadState.CLOSED,
+        }
+    ),
+    ThreadState.EXHAUSTED: Transitions(
+        {
+            ThreadEvent.DELIVERY: ThreadState.EXHAUSTED,
+            ThreadEvent.REST: ThreadState.SPENT,
+            ThreadEvent.REQUEST: ThreadState.BUSY,
+            ThreadEvent.CLOSE: ThreadState.CLOSED,
+        }
+    ),
+    ThreadState.SPENT: Transitions(
+        {
+            ThreadEvent.DELIVERY: ThreadState.EXHAUSTED,
+            ThreadEvent.CLOSE: ThreadState.CLOSED,
+        }
+    ),
+    # What was on its way when the thread was closed still ends.
+    ThreadState.CLOSED: Transitions(
+        {
+            ThreadEvent.DELIVERY: ThreadState.CLOSED,
+            ThreadEvent.REST: ThreadState.CLOSED,
+        }
+    ),
+}
+"""The states of a thread, and which follows at which event."""
+
+CALL: Final[Mapping[CallState, Transitions[CallEvent, CallState]]] = {
+    CallState.OPEN: Transitions(
+        {
+            CallEvent.WRITTEN: CallState.WRITTEN,
+            CallEvent.SETTLED: CallState.SETTLED,
+            CallEvent.FAIL: CallState.FAILED,
+        }
+    ),
+    CallState.WRITTEN: Transitions(
+        {
+            CallEvent.SETTLED: CallState.ENDED,
+            CallEvent.FAIL: CallState.FAILED,
+        }
+    ),
+    CallState.SETTLED: Transitions(
+        {
+            CallEvent.WRITTEN: CallState.ENDED,
+            CallEvent.FAIL: CallState.FAILED,
+        }
+    ),
+    CallState.ENDED: Transitions(),
+    # What follows from a message that could not be written still ends, and fails as it does.
+    CallState.FAILED: Transitions(
+        {
+            CallEvent.WRITTEN: CallState.FAILED,
+            CallEvent.SETTLED: CallState.FAILED,
+            CallEvent.FAIL: CallState.FAILED,
+        }
+    ),
+}
+"""The states of a call, and which follows at which event."""
 
 
 class Thread:
     """One listener's side of one conversation; the root is its principal's.
 
-    A thread that is idle is nothing but this object: its queue exists while messages wait.
+    A thread that is idle is nothing but this object.
     """
 
-    __slots__ = (
-        "_children",
-        "alive",
-        "busy",
-        "exhausted",
-        "id",
-        "iterations",
-        "name",
-        "parent",
-        "queue",
-        "tokens",
-    )
+    __slots__ = ("_children", "id", "iterations", "name", "parent", "state", "tokens")
 
     def __init__(self, id: str, name: str, parent: "Thread | None") -> None:  # noqa: A002 - the thread's word for it
         self.id = id
@@ -51,19 +233,55 @@ class Thread:
         """The listener that it is of; the principal, for a root."""
         self.parent = parent
         """The thread that calls it; `None` for a root."""
-        self.alive = True
-        """Whether its UUID resolves."""
-        self.busy = False
-        """Whether a message of it is at its handler, or waits for a slot."""
-        self.queue: deque[Delivery] | None = None
-        """The messages that wait for those before them."""
+        self.state = ThreadState.IDLE
+        """What it does."""
         self.iterations = 0
         """Messages handled since the last one from its caller."""
         self.tokens = 0
         """Tokens that were used in it."""
-        self.exhausted = False
-        """Whether a limit was hit since the last message from its caller."""
         self._children: dict[str, Thread] | None = None
+
+    def move(self, event: ThreadEvent) -> None:
+        """Change its state as an event does."""
+        self.state = THREAD[self.state][event]
+
+    @property
+    def alive(self) -> bool:
+        """Whether its UUID resolves."""
+        return self.state is not ThreadState.CLOSED
+
+    def check_limits(
+        self, iterations: int, tokens: int | None, *, is_new_request: bool
+    ) -> str | None:
+        """Count one more message for its handler.
+
+        Args:
+            iterations: How many there may be for one message of its caller.
+            tokens: How many tokens may be used in it.
+            is_new_request: Whether the message is from its caller: the count begins again.
+
+        Returns:
+            The limit that it is beyond; `None` within all. Beyond a limit nothing is admitted
+            until the caller asks anew, and tokens stay used.
+        """
+        if is_new_request:
+            self.iterations = 0
+            self.move(ThreadEvent.REQUEST)
+        self.iterations += 1
+        if self.iterations > iterations:
+            excess = f"{self.name}: more than {iterations} messages for one of its caller"
+        elif tokens is not None and self.tokens >= tokens:
+            excess = f"{self.name}: {self.tokens} tokens used; {tokens} are allowed"
+        else:
+            return None
+        self.move(ThreadEvent.LIMIT)
+        return excess
+
+    def record_tokens(self, tokens: int) -> None:
+        """Add tokens to those that were used in it."""
+        if tokens < 0:
+            raise ValueError(f"{tokens} tokens cannot be recorded: give a number from 0 on")
+        self.tokens += tokens
 
     @property
     def owner(self) -> str:
@@ -153,50 +371,53 @@ class ThreadRegistry:
         self._threads[thread.id] = thread
         return thread
 
-    def prune(self, thread: Thread, *, itself: bool) -> list[Thread]:
-        """Forget what is below a thread, and the thread itself where that is asked for."""
-        pruned = list(thread.below())
-        if itself:
-            pruned.insert(0, thread)
-            if thread.parent is not None:
-                thread.parent.disown(thread)
-        else:
-            for child in pruned:
-                thread.disown(child)
-        for each in pruned:
-            each.alive = False
+    def close(self, thread: Thread) -> list[Thread]:
+        """Forget a thread, and all below it.
+
+        Returns:
+            Those that were forgotten; none where it was before.
+        """
+        if not thread.alive:
+            return []
+        if thread.parent is not None:
+            thread.parent.disown(thread)
+        return self._forget([thread, *thread.below()])
+
+    def close_children(self, thread: Thread) -> list[Thread]:
+        """Forget all threads below one, and return them."""
+        below = list(thread.below())
+        for child in below:
+            thread.disown(child)
+        return self._forget(below)
+
+    def _forget(self, threads: list[Thread]) -> list[Thread]:
+        for each in threads:
+            each.move(ThreadEvent.CLOSE)
             each._children = None
             self._threads.pop(each.id, None)
-        return pruned
+        return threads
 
 
-@dataclass(slots=True)
-class Target:
-    """A listener's thread that a message goes to."""
+class Waiting(Protocol):
+    """What can wait for a slot."""
 
-    listener: "Listener"
-    """The listener."""
-    thread: "Thread"
-    """Its thread."""
-    payload_class: int = 0
-    """Which class it is given the payload as: 0 for its own, then its reply classes."""
-    payload: dict[str, Any] | None = None
-    """The fields of the payload, once its pipeline has read them."""
+    @property
+    def number(self) -> int:
+        """Its number: what waits longest has the lowest."""
 
+    @property
+    def listener_name(self) -> str:
+        """The listener whose handler is to run."""
 
-@dataclass(slots=True)
-class Delivery:
-    """A message for a handler."""
-
-    number: int
-    """Its number in the journal; 0 until it is noted there."""
-    target: Target
-    """Where it goes."""
-    state: "MessageState"
-    """The message."""
+    @property
+    def depth(self) -> int:
+        """How many listeners are on the path of its thread."""
 
 
-class Scheduler:
+_W = TypeVar("_W", bound=Waiting)
+
+
+class Slots(Generic[_W]):
     """Hands out slots: so many in all, so many for each listener.
 
     Args:
@@ -211,156 +432,61 @@ class Scheduler:
         self._depth_first = depth_first
         self._running = 0
         self._running_of: dict[str, int] = {}
-        self._waiting: dict[str, deque[Delivery]] = {}
+        self._waiting: dict[str, deque[_W]] = {}
 
     @property
     def running(self) -> int:
         """How many handlers run."""
         return self._running
 
-    def take(self, delivery: Delivery) -> bool:
-        """Take a slot; where there is none the delivery waits for one."""
-        name = delivery.target.listener.name
+    def take(self, waiting: _W) -> bool:
+        """Take a slot, or wait for one; return whether there was one."""
+        name = waiting.listener_name
         running = self._running_of.get(name, 0)
         if self._running < self._total and running < self._each:
             self._running += 1
             self._running_of[name] = running + 1
             return True
-        self._waiting.setdefault(name, deque()).append(delivery)
+        self._waiting.setdefault(name, deque()).append(waiting)
         return False
 
-    def give(self, name: str) -> Delivery | None:
-        """Return a slot back, and the delivery that has it next."""
+    def give(self, name: str) -> _W | None:
+        """Take a slot of a listener back; return what has it next, if anything waits."""
         self._running -= 1
         running = self._running_of[name] - 1
         if running:
             self._running_of[name] = running
         else:
             del self._running_of[name]
-        if not self._waiting:
-            return None
-        candidates = [
-            (waiting, each)
-            for each, waiting in self._waiting.items()
+        open_queues = [
+            queue
+            for each, queue in self._waiting.items()
             if self._running_of.get(each, 0) < self._each
         ]
-        if not candidates:
+        if not open_queues:
             return None
-        queue, chosen = min(candidates, key=lambda candidate: self._rank(candidate[0]))
-        delivery = self._next(queue)
+        queue = min(open_queues, key=self._rank)
+        chosen = self._next(queue)
         if not queue:
-            del self._waiting[chosen]
+            del self._waiting[chosen.listener_name]
         self._running += 1
-        self._running_of[chosen] = self._running_of.get(chosen, 0) + 1
-        return delivery
+        self._running_of[chosen.listener_name] = self._running_of.get(chosen.listener_name, 0) + 1
+        return chosen
 
-    def _rank(self, waiting: deque[Delivery]) -> tuple[int, int]:
-        """Order the queues of listeners by the delivery that each would give."""
+    def _rank(self, queue: deque[_W]) -> tuple[int, int]:
+        """Order the queues of listeners by what each would give."""
         if self._depth_first:
-            delivery = max(waiting, key=_depth)
-            return -_depth(delivery), delivery.number
-        return 0, waiting[0].number
+            deepest = max(queue, key=_depth)
+            return -deepest.depth, deepest.number
+        return 0, queue[0].number
 
-    def _next(self, waiting: deque[Delivery]) -> Delivery:
+    def _next(self, queue: deque[_W]) -> _W:
         if not self._depth_first:
-            return waiting.popleft()
-        delivery = max(waiting, key=_depth)
-        waiting.remove(delivery)
-        return delivery
+            return queue.popleft()
+        deepest = max(queue, key=_depth)
+        queue.remove(deepest)
+        return deepest
 
 
-def _depth(delivery: Delivery) -> int:
-    return delivery.target.thread.depth
-
-
-class PendingCall:
-    """All that follows from one external message, and what came back to its sender."""
-
-    __slots__ = ("_ended", "_ending", "_error", "_writing", "_written", "outstanding", "replies")
-
-    def __init__(self) -> None:
-        self.outstanding = 1
-        """How many things are under way; at first it is the message itself."""
-        self._written = False
-        self._ended = False
-        self._error: Exception | None = None
-        self._writing: asyncio.Future[None] | None = None
-        self._ending: asyncio.Future[None] | None = None
-        self.replies: list[bytes] = []
-        """The envelopes that left the organism for the sender."""
-
-    def end(self) -> None:
-        """Tell who waits that all that came of the message is written."""
-        self._ended = True
-        if self._ending is not None and not self._ending.done():
-            self._ending.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        """Tell who waits that no more can be written."""
-        self._error = error
-        for future in (self._writing, self._ending):
-            if future is not None and not future.done():
-                future.set_exception(error)
-
-    def written(self) -> None:
-        """Tell who waits that the message is written."""
-        self._written = True
-        if self._writing is not None and not self._writing.done():
-            self._writing.set_result(None)
-
-    async def wait_written(self) -> None:
-        """Wait until the message is written."""
-        if not self._written:
-            self._writing = self._future()
-            await self._writing
-
-    async def wait_ended(self, deadlines: Deadlines, seconds: float) -> None:
-        """Wait until nothing is under way.
-
-        Raises:
-            TimeoutError: It takes longer than so many seconds.
-        """
-        if self._ended:
-            return
-        self._ending = ending = self._future()
-        deadlines.watch(ending, seconds)
-        try:
-            await ending
-        finally:
-            deadlines.forget(ending)
-
-    def _future(self) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._error is not None:
-            future.set_exception(self._error)
-        return future
-
-
-def check_limits(listener: Listener, thread: Thread, *, is_new_request: bool) -> str | None:
-    """Count one more message for a handler.
-
-    Args:
-        listener: The listener.
-        thread: Its thread.
-        is_new_request: Whether it is from the caller of the thread: the count begins again.
-
-    Returns:
-        The limit that it is beyond; `None` within all. Beyond a limit nothing is admitted until
-        the caller asks anew, and tokens stay used.
-    """
-    if is_new_request:
-        thread.iterations = 0
-        thread.exhausted = False
-    thread.iterations += 1
-    if thread.iterations > listener.iterations:
-        return f"{listener.name}: more than {listener.iterations} messages for one of its caller"
-    if listener.tokens is not None and thread.tokens >= listener.tokens:
-        return f"{listener.name}: {thread.tokens} tokens used; {listener.tokens} are allowed"
-    return None
-
-
-def record_tokens(thread: Thread, tokens: int) -> None:
-    """Add tokens to what was used in a thread."""
-    if tokens < 0:
-        raise ValueError(f"{tokens} tokens cannot be recorded: give a number from 0 on")
-    thread.tokens += tokens
+def _depth(waiting: Waiting) -> int:
+    return waiting.depth

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, dataclass_transform
+from xml.etree.ElementTree import fromstring
 
 from agentix.agentserver.errors import RegistrationError
 from agentix.agentserver.names import is_ncname
@@ -132,6 +133,11 @@ class Reply:
     """The tag of the answer."""
     xml: str
     """The answer as canonical XML."""
+
+    @property
+    def text(self) -> str:
+        """The text in the answer, without its elements."""
+        return "".join(fromstring(self.xml).itertext())  # noqa: S314 - the pump wrote it
 
 
 Plain: TypeAlias = dict[str, Any]

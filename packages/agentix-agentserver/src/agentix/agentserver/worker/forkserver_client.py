@@ -285,7 +285,7 @@ class WorkerSupply:
         """
         worker = self._spare() or await self._fork()
         self._keep_spares()
-        self.order(worker, source)
+        worker.send(self.order(worker, source))
         return worker
 
     async def hire(self) -> WorkerProcess:
@@ -298,8 +298,10 @@ class WorkerSupply:
         self._keep_spares()
         return worker
 
-    def order(self, worker: WorkerProcess, source: HandlerSource, describing: bool = False) -> None:
-        """Tell a worker what it is for; one that describes listeners may be told again.
+    def order(
+        self, worker: WorkerProcess, source: HandlerSource, describing: bool = False
+    ) -> bytes:
+        """Return what tells a worker what it is for; one that describes may be told again.
 
         Args:
             worker: The worker.
@@ -310,7 +312,7 @@ class WorkerSupply:
             self._outputs[worker.number].name = source.name
         own_name = source.name if source.agent and not describing else None
         order = (describing, source.handler, source.payload_classes, own_name)
-        worker.send(pack_frame((*order, self._settings.output)))
+        return pack_frame((*order, self._settings.output))
 
     async def aclose(self) -> None:
         """End every worker and the fork server, and wait until nothing of them is left."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
-from agentix.agentserver.errors import FailureKind, HandlerFailed
+from agentix.agentserver.errors import FailureKind
 from agentix.agentserver.worker.protocol import CallOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 __all__ = [
     "FAILURE_KINDS",
     "DescribedListener",
-    "Done",
     "HandlerSource",
     "Handlers",
     "Isolation",
@@ -139,10 +138,6 @@ FAILURE_KINDS = {
 """What an outcome that is no value means to the pump."""
 
 
-Done: TypeAlias = "Callable[[bytes | HandlerFailed], None]"
-"""Takes the outcome of a call: the bytes that the handler returned, or how it failed."""
-
-
 class Handlers(Protocol):
     """Runs the code of listeners: isolated in workers, or in the process of the pump."""
 
@@ -155,16 +150,15 @@ class Handlers(Protocol):
         """
         ...
 
-    def begin(
+    async def call(
         self,
         source: HandlerSource,
         thread_id: str,
         payload_class: int,
         payload: dict[str, Any],
         deadline: float,
-        done: Done,
-    ) -> None:
-        """Begin one call of a handler; calls of one listener and thread follow one another.
+    ) -> bytes:
+        """Return what a handler returns; calls of one listener and thread follow one another.
 
         Args:
             source: The listener.
@@ -172,7 +166,9 @@ class Handlers(Protocol):
             payload_class: Which class of the source the payload is of.
             payload: The payload as plain values.
             deadline: How long the handler may take, in seconds, from when it is given the call.
-            done: Is called with the outcome, once, and not before this returns.
+
+        Raises:
+            HandlerFailed: It returned no bytes, or not in time.
         """
         ...
 

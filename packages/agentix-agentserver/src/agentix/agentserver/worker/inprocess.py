@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections import deque
-from collections.abc import Coroutine
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from agentix.agentserver.eager import go_on
 from agentix.agentserver.errors import FailureKind, HandlerFailed, RegistrationError
-from agentix.agentserver.worker import child as entries
+from agentix.agentserver.worker import child
 from agentix.agentserver.worker.handlers import (
     FAILURE_KINDS,
     DescribedListener,
-    Done,
     HandlerSource,
     Isolation,
     IsolationReport,
@@ -38,17 +34,6 @@ WARNING = (
 """What is said at every start."""
 
 
-class InProcessCall(NamedTuple):
-    """One call of a handler."""
-
-    source: HandlerSource
-    thread_id: str
-    payload_class: int
-    payload: dict[str, Any]
-    deadline: float
-    done: Done
-
-
 class InProcessHandlers:
     """Runs handlers in the process of the pump, with nothing between them and it.
 
@@ -61,10 +46,8 @@ class InProcessHandlers:
 
     def __init__(self, settings: WorkerSettings | None = None) -> None:
         self._settings = settings or WorkerSettings(isolation=Isolation.INPROCESS)
-        self._entries: dict[HandlerSource, entries.LoadedHandler] = {}
-        self._calls: deque[InProcessCall] = deque()
-        self._serving = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._entries: dict[HandlerSource, child.LoadedHandler] = {}
+        self._attempts: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -92,53 +75,60 @@ class InProcessHandlers:
         """
         order = self._order(source)
         try:
-            return DescribedListener(tuple(entries.describe(order)))
+            return DescribedListener(tuple(child.describe(order)))
         except RegistrationError as error:
             raise RegistrationError(f"{source.name}: {error}") from error
 
-    def begin(
+    async def call(
         self,
         source: HandlerSource,
         thread_id: str,
         payload_class: int,
         payload: dict[str, Any],
         deadline: float,
-        done: Done,
+    ) -> bytes:
+        """Return what a handler returns; see `Handlers.call`."""
+        # A handler may cancel the task that it runs in, so it has its own; and such a task returns
+        # nothing, so the outcome is left in a list.
+        outcomes: list[tuple[CallOutcome, bytes]] = []
+        attempt = asyncio.create_task(
+            self._attempt(outcomes, source, thread_id, payload_class, payload)
+        )
+        self._attempts.add(attempt)
+        attempt.add_done_callback(self._attempts.discard)
+        try:
+            done, _ = await asyncio.wait((attempt,), timeout=deadline)
+        finally:
+            attempt.cancel()
+        if not done:
+            await asyncio.wait((attempt,))
+            reason = f"it did not answer within {deadline:g} s"
+            raise HandlerFailed(FailureKind.TIMED_OUT, reason)
+        outcome, content = outcomes[0]
+        if outcome is CallOutcome.VALUE:
+            return content
+        raise HandlerFailed(FAILURE_KINDS[outcome], content.decode(errors="replace"))
+
+    async def _attempt(
+        self,
+        outcomes: list[tuple[CallOutcome, bytes]],
+        source: HandlerSource,
+        thread_id: str,
+        payload_class: int,
+        payload: dict[str, Any],
     ) -> None:
-        """Begin one call of a handler, in a turn of the loop to come."""
-        self._calls.append(InProcessCall(source, thread_id, payload_class, payload, deadline, done))
-        if not self._serving:
-            self._serve_soon()
-
-    def _serve_soon(self) -> None:
-        self._serving = True
-        task = asyncio.get_running_loop().create_task(self._serve())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self) -> None:
-        """Make the calls that there are, up to one that waits, which keeps this task."""
-        task = asyncio.current_task()
-        assert task is not None
-        while self._calls:
-            call = self._calls.popleft()
-            attempt = self._attempt(call)
-            try:
-                waited = attempt.send(None)
-            except StopIteration as ended:
-                call.done(ended.value)
-                if task.cancelling():  # by the handler, and it must not end another's
-                    break
-            else:
-                self._serve_others()
-                call.done(await self._finish(call, attempt, waited))
-                return
-        self._serve_others()
-
-    def _serve_others(self) -> None:
-        self._serving = False
-        if self._calls:
-            self._serve_soon()
+        """Make a call, and leave its outcome whatever the handler does."""
+        try:
+            entry = self._entries.get(source)
+            if entry is None:
+                entry = self._entries[source] = child.load(self._order(source))
+            outcomes.append(await child.attempt(entry, thread_id, payload_class, payload))
+        except RegistrationError as error:
+            outcomes.append((CallOutcome.REFUSED, str(error).encode()))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # a handler may raise anything
+            outcomes.append(child.raised())
 
     async def forget(self, name: str, thread_id: str) -> None:
         """Forget a thread; what the handler's module keeps of it stays there."""
@@ -150,41 +140,12 @@ class InProcessHandlers:
 
     async def aclose(self) -> None:
         """End what waits, and forget everything."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for attempt in self._attempts:
+            attempt.cancel()
+        await asyncio.gather(*self._attempts, return_exceptions=True)
         self._entries.clear()
 
-    def _order(self, source: HandlerSource) -> entries.Order:
+    def _order(self, source: HandlerSource) -> child.Order:
         own_name = source.name if source.agent else None
         classes = source.payload_classes
-        return entries.Order(source.handler, classes, own_name, self._settings.output)
-
-    async def _attempt(self, call: InProcessCall) -> bytes | HandlerFailed:
-        """Make a call, and tell of its outcome whatever the handler does."""
-        try:
-            entry = self._entries.get(call.source)
-            if entry is None:
-                entry = self._entries[call.source] = entries.load(self._order(call.source))
-            attempted = entries.attempt(entry, call.thread_id, call.payload_class, call.payload)
-            outcome, content = await attempted
-        except RegistrationError as error:
-            return HandlerFailed(FailureKind.RAISED, str(error))
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # a handler may raise anything
-            outcome, content = entries.raised()
-        if outcome is CallOutcome.VALUE:
-            return content
-        return HandlerFailed(FAILURE_KINDS[outcome], content.decode(errors="replace"))
-
-    async def _finish(
-        self, call: InProcessCall, attempt: Coroutine[Any, Any, bytes | HandlerFailed], waited: Any
-    ) -> bytes | HandlerFailed:
-        """Wait for a handler that waits, up to its deadline."""
-        async with asyncio.timeout(call.deadline) as scope:
-            outcome = await go_on(attempt, waited)
-        if scope.expired():
-            reason = f"it did not answer within {call.deadline:g} s"
-            return HandlerFailed(FailureKind.TIMED_OUT, reason)
-        return outcome
+        return child.Order(source.handler, classes, own_name, self._settings.output)

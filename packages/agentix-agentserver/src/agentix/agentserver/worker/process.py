@@ -7,13 +7,13 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from agentix.agentserver.errors import FailureKind, FrameError, HandlerFailed, OversizedError
+from agentix.agentserver.worker.handlers import FAILURE_KINDS
 from agentix.agentserver.worker.protocol import DESCRIPTION, AnswerReader, CallOutcome, pack_frame
 
 __all__ = [
-    "Answer",
     "WorkerOutput",
     "WorkerProcess",
     "printable",
@@ -117,9 +117,6 @@ CHUNK = 16 * 1024
 
 OUTCOMES = {int(outcome): outcome for outcome in CallOutcome}
 
-Answer: TypeAlias = tuple[CallOutcome, bytes] | HandlerFailed
-"""What a worker says, or how it ended instead."""
-
 
 class WorkerProcess:
     """A worker process, from the order to fork it to the news of its end.
@@ -137,8 +134,6 @@ class WorkerProcess:
         self.number = number
         self.deadline = 0.0
         """When the call under way has to be answered, by the clock of the loop."""
-        self.on_end: Callable[[WorkerProcess], None] | None = None
-        """Called once, when the process has ended."""
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Done when the process has ended."""
@@ -147,7 +142,7 @@ class WorkerProcess:
         self._answers = AnswerReader(limit)
         self._kill = kill
         self._call = 0
-        self._answered: Callable[[Answer], None] | None = None
+        self._answer: asyncio.Future[tuple[CallOutcome, bytes]] | None = None
         self._unsent = b""
         self._failure: HandlerFailed | None = None
         self.usable = True
@@ -164,49 +159,60 @@ class WorkerProcess:
                 self._loop.add_writer(self._descriptor, self._write)
             self._unsent += frame[sent:]
 
-    def call(
-        self,
-        payload_class: int,
-        payload: dict[str, Any],
-        thread_id: str,
-        seconds: float,
-        answered: Callable[[Answer], None],
-    ) -> None:
-        """Send a call.
+    async def call(
+        self, payload_class: int, payload: dict[str, Any], thread_id: str, seconds: float
+    ) -> bytes:
+        """Return what the handler returns.
 
         Args:
             payload_class: Which class of the listener the payload is of.
             payload: The payload as plain values.
             thread_id: The thread, as the handler is told it.
-            seconds: In what time the answer has to be there.
-            answered: Is called with the answer, once, and not before this returns.
+            seconds: In what time the answer has to be there; `overdue` then says so.
+
+        Raises:
+            HandlerFailed: It returned no bytes, or the worker ended.
         """
-        frame = pack_frame((self._call + 1, payload_class, payload, thread_id))
+        try:
+            frame = pack_frame((self._call + 1, payload_class, payload, thread_id))
+        except Exception as error:  # steps of a listener may make anything of its payload
+            reason = f"its payload cannot be sent: {error!r}"
+            raise HandlerFailed(FailureKind.RAISED, reason) from error
         self._call += 1
         self.deadline = self._loop.time() + seconds
-        self._expect(answered)
+        outcome, content = await self._ask(frame)
+        if outcome is CallOutcome.VALUE:
+            return content
+        detail = printable(content.decode(errors="replace"))
+        raise HandlerFailed(FAILURE_KINDS[outcome], detail)
+
+    async def describe(self, order: bytes) -> tuple[CallOutcome, bytes]:
+        """Return the answer to an order to describe a listener.
+
+        Raises:
+            HandlerFailed: The worker ended.
+        """
+        self._call = DESCRIPTION
+        return await self._ask(order)
+
+    async def _ask(self, frame: bytes) -> tuple[CallOutcome, bytes]:
+        if self.gone.done() and self._failure is not None:
+            raise self._failure
+        answer: asyncio.Future[tuple[CallOutcome, bytes]] = self._loop.create_future()
+        self._answer = answer
         self.send(frame)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.stop(HandlerFailed(FailureKind.DIED, "nobody waits for its answer"))
+            raise
+        finally:
+            if self._answer is answer:
+                self._answer = None
 
     def overdue(self, now: float) -> bool:
         """Return whether the call under way should have been answered by now."""
-        return self._answered is not None and self.deadline <= now
-
-    async def describe(self) -> Answer:
-        """Wait for the answer of a worker whose order is to describe."""
-        described: asyncio.Future[Answer] = self._loop.create_future()
-
-        def answered(answer: Answer) -> None:
-            if not described.done():  # who waited may have given up
-                described.set_result(answer)
-
-        self._call = DESCRIPTION
-        self._expect(answered)
-        return await described
-
-    def _expect(self, answered: Callable[[Answer], None]) -> None:
-        self._answered = answered
-        if self.gone.done():
-            self._loop.call_soon(self._fail)
+        return self._answer is not None and self.deadline <= now
 
     def stop(self, failure: HandlerFailed) -> None:
         """Kill the process; the call under way fails with `failure` when it has ended."""
@@ -228,14 +234,9 @@ class WorkerProcess:
         self._unwatch()
         self._channel.close()
         self.gone.set_result(None)
-        self._fail()
-        if self.on_end is not None:
-            self.on_end(self)
-
-    def _fail(self) -> None:
-        answered, self._answered = self._answered, None
-        if answered is not None and self._failure is not None:
-            answered(self._failure)
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(self._failure)
 
     def _unwatch(self) -> None:
         self._loop.remove_reader(self._descriptor)
@@ -277,16 +278,14 @@ class WorkerProcess:
 
     def _take(self, call: int, outcome: int, content: bytes) -> None:
         """Take an answer, which is one to the call under way, or the end of the worker."""
-        answered = self._answered
         if self._failure is not None:
             return
-        if answered is None or call != self._call or outcome not in OUTCOMES:
-            reason = f"it answered call {call} with {outcome}, while {self._open_call} was open"
+        answer = self._answer
+        if answer is None or call != self._call or outcome not in OUTCOMES:
+            is_open = "none" if answer is None else f"call {self._call}"
+            reason = f"it answered call {call} with {outcome}, while {is_open} was open"
             self.stop(HandlerFailed(FailureKind.DIED, reason))
             return
-        self._answered = None
-        answered((OUTCOMES[outcome], content))
-
-    @property
-    def _open_call(self) -> str:
-        return "none" if self._answered is None else f"call {self._call}"
+        self._answer = None
+        if not answer.done():
+            answer.set_result((OUTCOMES[outcome], content))
