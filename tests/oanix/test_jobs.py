@@ -294,6 +294,7 @@ def test_a_claim_is_recorded_before_anything_starts(work: Workplace) -> None:
         (attempt,) = other.get(job).attempts
         assert (attempt.number, attempt.worker, attempt.ended) == (1, "worker-1", None)
         # No process holds the lock of that worker.
+        assert other.settle_lost(spare=["worker-1"]) == 0
         assert other.settle_lost() == 1
         assert other.get(job).status == Failed(error="its worker worker-1 ended")
 

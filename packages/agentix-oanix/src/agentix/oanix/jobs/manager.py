@@ -194,14 +194,19 @@ class Manager:
             self._workers.remove(worker)
             worker.leave()
             logger.info("worker %s ended with %s", worker.process.pid, code)
-            lost = store.settle_lost({worker.name: f"worker {_described(code)}"})
+            lost = store.settle_lost({worker.name: f"worker {_described(code)}"}, self._names())
             has_failed = code not in EXPECTED_EXIT_CODES and lost == 0
             self._failed_starts = self._failed_starts + 1 if has_failed else 0
         if self._failed_starts >= MAX_FAILED_STARTS:
             raise JobError(
                 f"{MAX_FAILED_STARTS} workers in a row could not work; what they say is above"
             )
-        store.settle_lost()
+        # A worker loses its lock before it can be waited for (do_exit closes files first), so
+        # those of our own are left until their exit code is known.
+        store.settle_lost(spare=self._names())
+
+    def _names(self) -> list[str]:
+        return [worker.name for worker in self._workers]
 
     def _end_workers(self, store: JobStore) -> None:
         """Let the workers leave, and kill those that do not."""

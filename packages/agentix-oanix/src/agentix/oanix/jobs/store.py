@@ -9,7 +9,7 @@ import fcntl
 import os
 import sqlite3
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -340,15 +340,23 @@ class JobStore:
         with self._transaction():
             self._finish(claim.seq, claim.number, end)
 
-    def settle_lost(self, ends: Mapping[str, str] | None = None) -> int:
+    def settle_lost(
+        self, ends: Mapping[str, str] | None = None, spare: Collection[str] = ()
+    ) -> int:
         """End the attempts whose workers are gone, and return how many they are.
 
         Args:
             ends: What is known about the ends of workers, by their names.
+            spare: Workers whose attempts are left alone, because the caller waits for their ends.
         """
         query = "SELECT job, number, worker FROM attempts WHERE ended IS NULL"
         alive = self._database.execute(query).fetchall()
-        lost = [row for row in alive if lock_holder(self.directory.worker(row["worker"])) is None]
+        lost = [
+            row
+            for row in alive
+            if row["worker"] not in spare
+            and lock_holder(self.directory.worker(row["worker"])) is None
+        ]
         if not lost:
             return 0
         with self._transaction():
