@@ -32,7 +32,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """A listener, as its callers know it."""
+    """A listener, as its callers know it.
+
+    Example:
+        ```python
+        from agentix.agentserver import Organism
+
+
+        def prompts(organism: Organism, agent: str) -> str:
+            return "".join(capability.prompt for capability in organism.peers(agent))
+        ```
+    """
 
     name: str
     """Its name."""

@@ -46,7 +46,18 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened."""
+    """One thing that happened.
+
+    Example:
+        ```python
+        from agentix.agentserver import Organism
+
+
+        async def watch(organism: Organism) -> None:
+            async for event in organism.listen(after_seq=None):
+                print(event.seq, event.kind, event.sender, "to", event.to)
+        ```
+    """
 
     seq: int
     """Its number; each is greater than those before, over restarts too."""

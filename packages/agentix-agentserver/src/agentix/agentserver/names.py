@@ -167,7 +167,16 @@ def spelled(digits: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An external sender. A gateway makes it from what it verified, never from a message."""
+    """An external sender. A gateway makes it from what it verified, never from a message.
+
+    Example:
+        ```python
+        from agentix.agentserver import Principal
+
+        reader = Principal("reader", roots=frozenset({"library.find.findpayload"}))
+        assert not reader.may_send("library.burn.burnpayload")
+        ```
+    """
 
     name: str
     """The name that its messages must carry in `<from>`."""

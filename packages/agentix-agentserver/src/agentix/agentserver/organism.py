@@ -70,7 +70,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The acknowledgement of a message: from here on it is delivered, or its failure told."""
+    """The acknowledgement of a message: from here on it is delivered, or its failure told.
+
+    Example:
+        ```python
+        from agentix.agentserver import Organism, Receipt, wrap
+
+
+        async def send(organism: Organism, payload: str) -> Receipt:
+            return await organism.post(wrap(payload))
+        ```
+    """
 
     thread: str
     """The thread that it went to, which is a new one where it named none of its sender's."""
@@ -80,7 +90,17 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """A thread that is alive."""
+    """A thread that is alive.
+
+    Example:
+        ```python
+        from agentix.agentserver import Organism, ThreadInfo
+
+
+        def deepest(organism: Organism) -> ThreadInfo:
+            return max(organism.threads(), key=lambda thread: len(thread.path))
+        ```
+    """
 
     id: str
     """Its UUID."""

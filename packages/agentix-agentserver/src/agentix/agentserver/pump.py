@@ -1,5 +1,4 @@
-"""The pump: takes messages through their steps, handlers through their messages, and what they
-return to its receivers.
+"""The pump: takes messages through their steps to handlers, and what these return to others.
 
     post ──► process ──► deliver ──► handler ──► emit ──► process ──► deliver, or out to the sender
 
@@ -226,9 +225,7 @@ class Pump:
             while inbox:
                 await self.deliver(inbox.popleft())
         except Exception:
-            logger.critical(
-                "thread %s is stuck: this is a bug in the pump", thread.id, exc_info=True
-            )
+            logger.critical("thread %s stands still for a bug", thread.id, exc_info=True)
             return
         del self._inboxes[thread], self._serving[thread]
         thread.move(ThreadEvent.REST)
@@ -260,11 +257,8 @@ class Pump:
 
     async def _handle(self, delivery: Delivery) -> None:
         """Let the handler have a delivery, where its thread takes it, and send what it returns."""
-        message, thread, listener = (
-            delivery.message,
-            delivery.target.thread,
-            delivery.target.listener,
-        )
+        message, target = delivery.message, delivery.target
+        thread, listener = target.thread, target.listener
         is_new_request = message.principal is not None or message.emitter is thread.parent
         if not thread.alive or (thread.state is ThreadState.EXHAUSTED and not is_new_request):
             delivery.move(DeliveryEvent.UNSEEN)
@@ -288,24 +282,21 @@ class Pump:
         """Return what a handler returns, or how it failed."""
         target = delivery.target
         listener = target.listener
-        outcome: bytes | Failure
         try:
             if listener.source is None:
-                outcome = await self._call_in_process(delivery)
-            else:
-                outcome = await self._handlers.call(
-                    listener.source,
-                    target.thread.id,
-                    target.payload_class,
-                    target.payload or {},
-                    listener.handler_seconds,
-                )
+                return await self._call_in_process(delivery)
+            return await self._handlers.call(
+                listener.source,
+                target.thread.id,
+                target.payload_class,
+                target.payload or {},
+                listener.handler_seconds,
+            )
         except HandlerFailed as failed:
-            outcome = _failure_of(failed)
+            return _failure_of(failed)
         except Exception as error:  # it must not keep others from theirs
             logger.exception("%s could not be called", listener.name)
-            outcome = Failure(CannedText.HANDLER_FAILED, repr(error))
-        return outcome
+            return Failure(CannedText.HANDLER_FAILED, repr(error))
 
     async def _call_in_process(self, delivery: Delivery) -> bytes:
         listener = delivery.target.listener

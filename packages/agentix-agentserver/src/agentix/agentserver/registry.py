@@ -222,7 +222,18 @@ def _name_of(step: Step) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a listener in the process of the pump is called with; the pump established all of it."""
+    """What a listener in the process of the pump is called with; the pump established all of it.
+
+    Example:
+        ```python
+        from agentix.agentserver import Request
+
+
+        async def count(request: Request) -> bytes:
+            request.record_tokens(len(request.xml))
+            return b"<counted/>"
+        ```
+    """
 
     payload: dict[str, Any]
     """The fields of the payload as plain values; empty where it has no class of its own."""
@@ -240,7 +251,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class InProcessListener:
-    """A listener that runs in the pump, and that listeners may name as a peer."""
+    """A listener that runs in the pump, and that listeners may name as a peer.
+
+    Example:
+        ```python
+        from agentix.agentserver import InProcessListener, Request
+
+
+        async def greet(request: Request) -> bytes:
+            return f"<greeting>Hello, {request.caller}</greeting>".encode()
+
+
+        listener = InProcessListener("greeter", "Greets whoever calls.", greet)
+        ```
+    """
 
     name: str
     """Its name."""

@@ -308,7 +308,20 @@ class WorkersSpec(_Section):
 
 
 class ListenerSpec(_Section):
-    """A listener: a name, a payload class, a handler and what it is for."""
+    """A listener: a name, a payload class, a handler and what it is for.
+
+    Example:
+        ```python
+        from agentix.agentserver import ListenerSpec
+
+        adder = ListenerSpec(
+            name="calculator.add",
+            payload_class="calculator.AddPayload",
+            handler="calculator.add",
+            description="Adds two numbers.",
+        )
+        ```
+    """
 
     name: Name
     """Its name: words joined by dots."""
@@ -408,7 +421,16 @@ class RuntimeSpec(_Section):
 
 
 class OrganismSpec(_Section):
-    """The whole of `organism.yaml`."""
+    """The whole of `organism.yaml`.
+
+    Example:
+        ```python
+        from agentix.agentserver import OrganismSpec
+
+        values = {"organism": {"name": "library"}, "isolation": "inprocess"}
+        spec = OrganismSpec.model_validate(values)
+        ```
+    """
 
     organism: OrganismSection
     """Who the organism is."""

@@ -54,6 +54,20 @@ def xmlify(cls: type[T]) -> type[T]:
 
     It works above `@dataclass`, below it, and alone, where the class becomes a dataclass. What a
     field may be is checked at registration, not here, so importing a class stays cheap.
+
+    Example:
+        ```python
+        from agentix.agentserver import xmlify
+
+
+        @xmlify
+        class AddPayload:
+            a: int = 0  # the first number
+            b: int = 0  # the second number
+
+
+        assert AddPayload(a=1) == AddPayload(a=1, b=0)
+        ```
     """
     if "__dataclass_fields__" not in cls.__dict__:
         make_dataclass(cls)
@@ -117,7 +131,23 @@ def complete(cls: type[Any], made: dict[str, Any], specified: dict[str, Any]) ->
 
 @dataclass(frozen=True)
 class HandlerMetadata:
-    """What the pump tells a handler beside the payload; nothing in it names a sender or a path."""
+    """What the pump tells a handler beside the payload; nothing in it names a sender or a path.
+
+    Example:
+        ```python
+        from agentix.agentserver import HandlerMetadata, xmlify
+
+
+        @xmlify
+        class AddPayload:
+            a: int = 0
+            b: int = 0
+
+
+        async def add(payload: AddPayload, metadata: HandlerMetadata) -> bytes:
+            return f"<result>{payload.a + payload.b}</result>".encode()
+        ```
+    """
 
     thread_id: str
     """The opaque id of the thread, a UUID; a safe key for state of that thread."""
@@ -127,7 +157,16 @@ class HandlerMetadata:
 
 @xmlify
 class Reply:
-    """What an agent without a `reply_class` receives when one that it called answers."""
+    """What an agent without a `reply_class` receives when one that it called answers.
+
+    Example:
+        ```python
+        from agentix.agentserver import Reply
+
+        reply = Reply(tag="result", xml="<result>42</result>")
+        assert reply.text == "42"
+        ```
+    """
 
     tag: str
     """The tag of the answer."""

@@ -147,15 +147,16 @@ class WorkerPool:
             holder = self._holders[key] = WorkerHolder(key)
         holder.callers += 1
         try:
-            async with holder.turn:
-                try:
-                    worker = holder.worker
-                    if worker is None or not worker.usable or holder.source != source:
-                        worker = await self._employ(holder, source)
-                    return await worker.call(payload_class, payload, thread_id, deadline)
-                finally:
-                    holder.since = asyncio.get_running_loop().time()
-                    self._wake(1)  # those who wait for room come before the next call
+            await holder.turn.acquire()
+            try:
+                worker = holder.worker
+                if worker is None or not worker.usable or holder.source != source:
+                    worker = await self._employ(holder, source)
+                return await worker.call(payload_class, payload, thread_id, deadline)
+            finally:
+                holder.since = asyncio.get_running_loop().time()
+                self._wake(1)  # those who wait for room come before the next call
+                holder.turn.release()
         finally:
             holder.callers -= 1
             if holder.forgotten and not holder.callers and holder.worker is not None:
