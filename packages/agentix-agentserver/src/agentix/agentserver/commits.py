@@ -19,7 +19,7 @@ __all__ = ["CommitGroup", "GroupCommit", "PendingCall"]
 class PendingCall:
     """All that follows from one external message, and what came back to its sender."""
 
-    __slots__ = ("_error", "_waiter", "group", "outstanding", "replies", "state")
+    __slots__ = ("_deadline", "_error", "_waiter", "group", "outstanding", "replies", "state")
 
     def __init__(self) -> None:
         self.state = CallState.OPEN
@@ -32,6 +32,7 @@ class PendingCall:
         """What its message is written with."""
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._deadline = 0.0
 
     def written(self) -> None:
         """Take note that the message is written."""
@@ -70,22 +71,22 @@ class PendingCall:
         Raises:
             JournalError: What follows from it cannot be written.
             OrganismClosedError: The organism has ended.
-            TimeoutError: It takes longer than so many seconds.
+            TimeoutError: `check_deadline` finds that it takes longer than so many seconds.
         """
         if self._error is not None:
             raise self._error
         if self.state in (CallState.SETTLED, CallState.ENDED):
             return
+        if seconds <= 0:
+            raise TimeoutError
         loop = asyncio.get_running_loop()
+        self._deadline = loop.time() + seconds
         self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, self._time_out)
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
+        await self._waiter
 
-    def _time_out(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+    def check_deadline(self, now: float) -> None:
+        """End the wait where it has taken too long, by the clock of the loop."""
+        if self._waiter is not None and self._deadline <= now and not self._waiter.done():
             self._waiter.set_exception(TimeoutError())
 
 

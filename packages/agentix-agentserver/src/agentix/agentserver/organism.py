@@ -148,6 +148,8 @@ def wrap(payload: str | bytes, sender: str = LOCAL.name, thread: str | None = No
 
 SYSTEM = "system"
 """Who owns the thread that the organism boots in."""
+DEADLINE_SECONDS = 0.02
+"""How late a call may learn that it takes too long."""
 NAMELESS_BYTES = 1 << 26
 """Bytes of events that an organism without a journal can look back on, at least."""
 
@@ -194,6 +196,7 @@ class Organism:
         self._running = False
         self._changes = asyncio.Lock()
         self._calls: set[PendingCall] = set()
+        self._watching: asyncio.Task[None] | None = None
         self.pump = Pump(
             self._registry,
             self._log,
@@ -262,6 +265,8 @@ class Organism:
         closed = OrganismClosedError("the organism ended while a call was under way")
         for call in self._calls:
             call.abandon(closed)
+        if self._watching is not None:
+            self._watching.cancel()
         await self._resources.aclose()
 
     @asynccontextmanager
@@ -360,6 +365,8 @@ class Organism:
         self._check_running()
         call = state.call
         self._calls.add(call)
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch_calls())
         try:
             await call.wait_settled(timeout)
         except TimeoutError:
@@ -367,6 +374,18 @@ class Organism:
         finally:
             self._calls.discard(call)
         return call.replies
+
+    async def _watch_calls(self) -> None:
+        """Look at the deadlines of calls while there are any.
+
+        A timer for each would take a tenth of the time of a call that a worker answers.
+        """
+        loop = asyncio.get_running_loop()
+        while self._calls:
+            await asyncio.sleep(DEADLINE_SECONDS)
+            for call in [*self._calls]:
+                call.check_deadline(loop.time())
+        self._watching = None
 
     async def ask(
         self,
