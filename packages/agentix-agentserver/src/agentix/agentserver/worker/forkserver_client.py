@@ -20,7 +20,7 @@ from pathlib import Path
 
 from agentix.agentserver.errors import WorkersError
 from agentix.agentserver.worker.handlers import HandlerSource, Mitigation, WorkerSettings
-from agentix.agentserver.worker.process import WorkerOutput, WorkerProcess
+from agentix.agentserver.worker.process import HandlerProcess, WorkerOutput
 from agentix.agentserver.worker.protocol import (
     BORN,
     ENDED,
@@ -245,9 +245,9 @@ class WorkerSupply:
         self._settings = settings
         self._client: ForkServerClient | None = None
         self._starting = asyncio.Lock()
-        self._workers: dict[int, WorkerProcess] = {}
+        self._workers: dict[int, HandlerProcess] = {}
         self._outputs: dict[int, WorkerOutput] = {}
-        self._spares: deque[WorkerProcess] = deque()
+        self._spares: deque[HandlerProcess] = deque()
         self._refill: asyncio.Task[None] | None = None
         self._count = 0
         self._scratch = ""
@@ -277,7 +277,7 @@ class WorkerSupply:
                 self._client = client
             return self._client
 
-    async def employ(self, source: HandlerSource) -> WorkerProcess:
+    async def employ(self, source: HandlerSource) -> HandlerProcess:
         """Return a worker for a listener.
 
         Raises:
@@ -288,7 +288,7 @@ class WorkerSupply:
         worker.send(self.order(worker, source))
         return worker
 
-    async def hire(self) -> WorkerProcess:
+    async def hire(self) -> HandlerProcess:
         """Return a new worker that does not know yet what it is for; spare ones wait for calls.
 
         Raises:
@@ -299,7 +299,7 @@ class WorkerSupply:
         return worker
 
     def order(
-        self, worker: WorkerProcess, source: HandlerSource, describing: bool = False
+        self, worker: HandlerProcess, source: HandlerSource, describing: bool = False
     ) -> bytes:
         """Return what tells a worker what it is for; one that describes may be told again.
 
@@ -326,12 +326,12 @@ class WorkerSupply:
             output.close()
         self._remove_scratch()
 
-    async def _fork(self) -> WorkerProcess:
+    async def _fork(self) -> HandlerProcess:
         client = await self.start()
         self._count += 1
         number = self._count
         channel, output = await client.fork(number)
-        worker = WorkerProcess(number, channel, self._settings.output, client.kill)
+        worker = HandlerProcess(number, channel, self._settings.output, client.kill)
         self._workers[number] = worker
         self._outputs[number] = WorkerOutput(output)
         if client.lost:
@@ -349,7 +349,7 @@ class WorkerSupply:
                 *(self._settings.workers, needed, allowed),
             )
 
-    def _spare(self) -> WorkerProcess | None:
+    def _spare(self) -> HandlerProcess | None:
         while self._spares:
             worker = self._spares.popleft()
             if worker.usable:

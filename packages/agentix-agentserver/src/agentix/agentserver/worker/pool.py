@@ -22,7 +22,7 @@ from agentix.agentserver.worker.handlers import (
     IsolationReport,
     WorkerSettings,
 )
-from agentix.agentserver.worker.process import WorkerProcess, printable
+from agentix.agentserver.worker.process import HandlerProcess, printable
 from agentix.agentserver.worker.protocol import CallOutcome, unpack
 
 __all__ = ["WorkerPool"]
@@ -54,7 +54,7 @@ class ImportProbe:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.waiters = 0
-        self.worker: WorkerProcess | None = None
+        self.worker: HandlerProcess | None = None
         self.hangs = False
 
 
@@ -68,7 +68,7 @@ class WorkerHolder:
         self.turn = asyncio.Lock()
         self.callers = 0
         self.source: HandlerSource | None = None
-        self.worker: WorkerProcess | None = None
+        self.worker: HandlerProcess | None = None
         self.since = 0.0
         self.forgotten = False
 
@@ -163,7 +163,7 @@ class WorkerPool:
                 holder.worker.stop(HandlerFailed(FailureKind.DIED, FORGOTTEN))
             self._drop(holder)
 
-    async def _employ(self, holder: WorkerHolder, source: HandlerSource) -> WorkerProcess:
+    async def _employ(self, holder: WorkerHolder, source: HandlerSource) -> HandlerProcess:
         """Return a new worker for a holder, after the end of one that has other code."""
         if self._sweeper is None:
             self._watch()
@@ -235,7 +235,7 @@ class WorkerPool:
             worker.stop(HandlerFailed(FailureKind.DIED, reason))
             await asyncio.shield(worker.gone)
 
-    def _leave(self, holder: WorkerHolder, worker: WorkerProcess) -> None:
+    def _leave(self, holder: WorkerHolder, worker: HandlerProcess) -> None:
         """Take the news that the worker of a holder has ended."""
         if holder.worker is worker:
             holder.worker = None
@@ -331,7 +331,7 @@ class WorkerPool:
             if not answered:
                 self._dismiss(probe)
 
-    async def _give_worker(self, probe: ImportProbe) -> WorkerProcess:
+    async def _give_worker(self, probe: ImportProbe) -> HandlerProcess:
         await self._places.acquire()
         try:
             await self._make_room()

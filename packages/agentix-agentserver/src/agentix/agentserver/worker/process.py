@@ -14,8 +14,8 @@ from agentix.agentserver.worker.handlers import FAILURE_KINDS
 from agentix.agentserver.worker.protocol import DESCRIPTION, AnswerReader, CallOutcome, pack_frame
 
 __all__ = [
+    "HandlerProcess",
     "WorkerOutput",
-    "WorkerProcess",
     "printable",
 ]
 
@@ -118,7 +118,7 @@ CHUNK = 16 * 1024
 OUTCOMES = {int(outcome): outcome for outcome in CallOutcome}
 
 
-class WorkerProcess:
+class HandlerProcess:
     """A worker process, from the order to fork it to the news of its end.
 
     Args:
