@@ -219,3 +219,33 @@ async def test_cancellation_by_the_caller_is_not_taken_for_the_closing(place: Pl
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await client.remote(stubs.add, 1)
+
+
+async def test_cancellation_counts_where_the_client_is_closed_too(place: Place) -> None:
+    runtime = StalledRuntime(b"")
+    async with place.serve(runtime) as server:
+        client = RuntimeClient(server.url)
+        await client.__aenter__()
+        task = asyncio.ensure_future(client.remote(stubs.add, 1))
+        await asyncio.wait_for(runtime.reached.wait(), 5)
+        task.cancel()
+        await client.__aexit__()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_task_that_waited_goes_on_as_if_never_cancelled(place: Place) -> None:
+    runtime = StalledRuntime(b"")
+
+    async def call(client: RuntimeClient) -> int:
+        with pytest.raises(SandboxGoneError, match=CLOSED):
+            await client.health(timeout=60)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    async with place.serve(runtime) as server:
+        async with RuntimeClient(server.url) as client:
+            task = asyncio.create_task(call(client))
+            await asyncio.wait_for(runtime.reached.wait(), 5)
+        assert await asyncio.wait_for(task, AT_ONCE) == 0

@@ -121,7 +121,7 @@ class AnswerTooLargeError(AgentixError):
     Args:
         message: What is too large, and how to raise its limit.
         limit: The limit in bytes.
-        size: The size in bytes, where it was known before the answer was read.
+        size: The size in bytes; `None` where reading stopped before it was known.
     """
 
     def __init__(self, message: str, limit: int, size: int | None = None) -> None:

@@ -66,8 +66,8 @@ class Cap:
     decoded: int
     """The most bytes of memory for its decoded values."""
 
-    def check_announced(self, size: int | None) -> None:
-        """Check the length that an answer says it has, if it says one.
+    def check_size(self, size: int | None) -> None:
+        """Check the length of an answer, if it says one.
 
         Raises:
             AnswerTooLargeError: It is beyond the limit.

@@ -245,6 +245,7 @@ class RuntimeClient:
             )
             if (failure := cut_failure(start, length)) is not None:
                 raise failure
+            self._result.check_size(length)
         return await self._connection.read(response, self._result)
 
     async def _post_call(self, body: bytes) -> ClientResponse:

@@ -11,6 +11,7 @@ from aiohttp import (
     ClientSession,
     ClientTimeout,
     ConnectionTimeoutError,
+    StreamReader,
 )
 from pydantic import ValidationError
 
@@ -178,29 +179,25 @@ class Connection:
             raise self.gone(error) from error
 
     async def read(self, response: ClientResponse, cap: Cap) -> bytes:
-        """Read an answer to its end and free the connection; on an error it is closed.
+        """Read an answer to its end, which frees its connection; on an error that is closed.
 
         Raises:
             AnswerTooLargeError: The answer is beyond its cap.
             SandboxGoneError: The answer broke off, or stopped for `answer_timeout`.
         """
+        content = response.content
         try:
-            cap.check_announced(response.content_length)
-            if response.content.is_eof():
-                content = response.content.read_nowait()
-                cap.check_read(len(content))
-                return content
-            # A BytesIO gives away its content without a copy, and many small pieces cost nothing.
-            buffer = BytesIO()
-            while piece := await self.read_some(response, self.answer_timeout):
-                buffer.write(piece)
-                cap.check_read(buffer.tell())
-            return buffer.getvalue()
+            if content.is_eof():
+                return _checked(content.read_nowait(), cap)
+            cap.check_size(response.content_length)
+            async with self.within(self.answer_timeout, lambda: content.total_bytes):
+                return await _read_all(content, cap)
+        except (ClientError, OSError) as error:
+            response.close()
+            raise self.gone(error) from error
         except BaseException:
             response.close()
             raise
-        finally:
-            response.release()
 
     async def read_some(self, response: ClientResponse, seconds: float | None = None) -> bytes:
         """Read what has come of an answer, waiting for something to come; empty at its end.
@@ -356,6 +353,24 @@ class Connection:
 
 def _in_pieces(body: Body | None) -> Body | None:
     return Content(body) if isinstance(body, bytes) and len(body) > LARGE_BODY else body
+
+
+async def _read_all(content: StreamReader, cap: Cap) -> bytes:
+    first = await content.readany()
+    if content.at_eof():
+        return _checked(first, cap)
+    # A BytesIO gives away its content without a copy, and many small pieces cost nothing.
+    buffer = BytesIO()
+    buffer.write(first)
+    while not content.at_eof():
+        cap.check_read(buffer.tell())
+        buffer.write(await content.readany())
+    return _checked(buffer.getvalue(), cap)
+
+
+def _checked(content: bytes, cap: Cap) -> bytes:
+    cap.check_size(len(content))
+    return content
 
 
 def reason(body: bytes) -> str | None:

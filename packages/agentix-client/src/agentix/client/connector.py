@@ -53,7 +53,7 @@ class RuntimeProtocol(ResponseHandler):
         aiohttp keeps them for whoever uses the connection next, without end on an idle one.
         """
         super().data_received(data)
-        if len(self) > UNASKED_ANSWERS:
+        if len(self._buffer) > UNASKED_ANSWERS:
             self.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:

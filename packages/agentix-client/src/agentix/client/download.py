@@ -44,7 +44,7 @@ async def save(connection: Connection, response: ClientResponse, target: Path, c
     """
     size = 0
     try:
-        cap.check_announced(response.content_length)
+        cap.check_size(response.content_length)
         with replacing(target) as file:
             while chunk := await connection.read_some(response, connection.answer_timeout):
                 write_sparsely(file, chunk, size)
