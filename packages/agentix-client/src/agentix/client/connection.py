@@ -11,13 +11,14 @@ from aiohttp import (
     ClientSession,
     ClientTimeout,
     ConnectionTimeoutError,
+    DummyCookieJar,
     StreamReader,
 )
 from pydantic import ValidationError
 
 from agentix.client.body import Content, Pieces
 from agentix.client.bounds import MAX_REFUSAL, Cap, shortened
-from agentix.client.connector import NoCookies, connector_to
+from agentix.client.connector import connector_to
 from agentix.client.wait import BoundedWait, Progress, Wait, unmoved
 from agentix.errors import RequestError, SandboxGoneError, UsageError
 from agentix.wire import ErrorBody
@@ -89,7 +90,7 @@ class Connection:
                 total=None, connect=self._connect_timeout, sock_connect=self._connect_timeout
             ),
             headers=self._headers,
-            cookie_jar=NoCookies(),
+            cookie_jar=DummyCookieJar(),
             auto_decompress=False,
         )
 

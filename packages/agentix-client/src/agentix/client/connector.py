@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
 from functools import partial
 
 from aiohttp import (
@@ -11,7 +10,6 @@ from aiohttp import (
     ClientPayloadError,
     ClientRequest,
     ClientTimeout,
-    DummyCookieJar,
     TCPConnector,
     UnixConnector,
 )
@@ -19,7 +17,7 @@ from aiohttp.client_exceptions import UnixClientConnectorError
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.tracing import Trace
 
-__all__ = ["NoCookies", "connector_to"]
+__all__ = ["connector_to"]
 
 KEEP_ALIVE = 20.0
 """Seconds that an idle connection is kept, well below the runtime's 75: a connection that the
@@ -78,16 +76,6 @@ class RuntimeProtocol(ResponseHandler):
 
 def _protocol(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
     return RuntimeProtocol(loop)
-
-
-class NoCookies(DummyCookieJar):
-    """A cookie jar that does not even look at what a runtime sends.
-
-    aiohttp parses it, and writes a line to the log for each cookie that it cannot read.
-    """
-
-    def update_cookies_from_headers(self, headers: Sequence[str], response_url: object) -> None:
-        """Take nothing."""
 
 
 class BacklogConnector(UnixConnector):
