@@ -125,8 +125,8 @@ class RuntimeClient:
         answer_timeout: Seconds without a byte after which a runtime that runs no call counts as
             gone: while it is asked for its namespaces or a file, while it takes an upload, and
             once an answer has begun.
-        max_result: Bytes that the result of a call may have, or the list of namespaces. Decoded,
-            it may take three times that in memory.
+        max_result: Bytes that the result of a call may have, and four times those that the list
+            of namespaces may have. Decoded, either may take three times its bytes in memory.
         max_item: Bytes that one item of a stream may have, or one event of a command. Decoded, it
             may take three times that in memory.
 
@@ -151,7 +151,9 @@ class RuntimeClient:
         )
         self._result = cap_of("the result", max_result, "raise max_result of RuntimeClient")
         self._list = cap_of(
-            "the list of namespaces", max_result, "raise max_result of RuntimeClient"
+            "the list of namespaces",
+            max(max_result // 4, SMALL_ANSWER),
+            "raise max_result of RuntimeClient, of which it may have a quarter",
         )
         self._item = cap_of("an item", max_item, "raise max_item of RuntimeClient")
 
@@ -500,8 +502,10 @@ class RuntimeClient:
         cap.check_decoded(body)
         try:
             return model.model_validate_json(body)
-        except ValidationError as error:
-            raise self._connection.nonsense(body) from error
+        except ValidationError:
+            # What pydantic says is not kept: it takes half a kilobyte for each problem.
+            problem = self._connection.nonsense(body)
+        raise problem
 
 
 def _exec_body(
