@@ -194,7 +194,10 @@ async def test_body_that_is_taken_slowly_is_no_silence(place: Place) -> None:
 
 async def test_piece_that_is_taken_slowly_is_no_silence(tmp_path: Path) -> None:
     place, taker = Place(tmp_path / "socket"), SlowTaker(16 * 1024)
-    async with place.serve(taker) as server, RuntimeClient(server.url, answer_timeout=1) as client:
+    async with (
+        place.serve(taker) as server,
+        RuntimeClient(server.url, answer_timeout=0.5) as client,
+    ):
         begun = time.monotonic()
         await client.upload(io.BytesIO(bytes(2 * 1024 * 1024)), "x")
     assert time.monotonic() - begun > 1.5

@@ -29,7 +29,9 @@ def most(text: bytes | bytearray) -> int:
 
     It counts what is in strings as if it were outside of them too.
     """
-    return sum(cost * text.count(mark) for mark, cost in COSTS.items()) + len(text) * _width(text)
+    # A search for what is not there is several times as fast as counting it.
+    structure = sum(cost * text.count(mark) for mark, cost in COSTS.items() if mark in text)
+    return structure + len(text) * _width(text)
 
 
 def weight(text: bytes | bytearray) -> int:
@@ -61,7 +63,7 @@ def _blocks(text: bytes | bytearray) -> Iterator[bytes]:
 
 def _width(text: bytes | bytearray) -> int:
     """Return how many bytes a character of a string in the text takes at most (PEP 393)."""
-    plain, escaped = text.isascii(), b"\\u" in text
+    plain, escaped = text.isascii(), b"\\" in text and b"\\u" in text
     if plain and not escaped:
         return 1
     return 4 if any(mark in text for mark in (*WIDE, *WIDE_ESCAPES)) else 2
