@@ -51,7 +51,7 @@ Play = Callable[[], Iterable[bytes]]
 
 
 class HostileRuntime:
-    """Answers every request in the same way, until the client has had enough of it."""
+    """A runtime that answers all requests alike, until the client has had enough of it."""
 
     def __init__(self, play: Play) -> None:
         self.url = ""

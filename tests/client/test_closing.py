@@ -49,7 +49,7 @@ UNFINISHED = {
 
 
 class StalledRuntime:
-    """Takes a request, says something or nothing, and then waits for the client to leave."""
+    """A runtime that says something or nothing, and then waits for the client to leave."""
 
     def __init__(self, said: bytes) -> None:
         self.said = said

@@ -172,7 +172,7 @@ async def test_bytes_that_come_slowly_are_no_silence(place: Place) -> None:
 
 @dataclass
 class SlowTaker:
-    """Takes an upload at a pace of 64 reads a second."""
+    """A runtime that takes an upload at a pace of 64 reads a second."""
 
     piece: int
 

@@ -18,7 +18,7 @@ __all__ = ["ExecDecoder"]
 
 
 class ExecDecoder:
-    """Decodes the events `stdout`, `stderr`, `exit` and `error`; others are ignored.
+    """Decoder of the events `stdout`, `stderr`, `exit` and `error`; others are ignored.
 
     Args:
         connection: Where the answer comes from.

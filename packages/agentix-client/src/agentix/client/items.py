@@ -21,7 +21,7 @@ BETWEEN = b'}\n{"item":'
 
 
 class ItemDecoder(Generic[T]):
-    """Decodes the events `item`, `end` and `error`.
+    """Decoder of the events `item`, `end` and `error`.
 
     Args:
         connection: Where the answer comes from.

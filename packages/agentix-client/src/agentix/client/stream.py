@@ -34,7 +34,7 @@ class Batch(Generic[T_co]):
 
 
 class Decoder(Protocol[T_co]):
-    """Turns whole lines of an answer into items."""
+    """What turns whole lines of an answer into items."""
 
     def decode(self, lines: bytes | bytearray) -> Batch[T_co]:
         """Decode one or more lines, each with its line end."""

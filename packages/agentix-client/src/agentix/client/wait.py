@@ -15,7 +15,7 @@ and takes what has arrived meanwhile before the next.
 """
 
 Progress: TypeAlias = Callable[[], object]
-"""Returns how far something has come, as a value to compare; `None` while others are to move."""
+"""How far something has come, as a value to compare; `None` while others are to move."""
 
 
 def unmoved() -> object:
